@@ -1,0 +1,1 @@
+"""The packaged YAML configurations, found by name with ``weince fit -c NAME``."""
