@@ -1,0 +1,260 @@
+"""From embeddings to what each anchor is compared with: unit vectors, positives, exclusions.
+
+This is the only file that knows layouts and masks.
+"""
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+Layout = Literal["views", "pairs", "queries"]
+
+MIN_NORM = 1e-6
+"""A row whose norm is below this counts as the zero vector (dimensionless, design: float32)."""
+
+
+class Candidates(NamedTuple):
+    """A group of anchors that share one list of candidates."""
+
+    anchors: Tensor
+    """Unit vectors, shape ``(anchors, features)``."""
+    candidates: Tensor
+    """Unit vectors, shape ``(candidates, features)``: the positives and the shared negatives."""
+    positive: Tensor
+    """The candidate that is each anchor's positive, shape ``(anchors,)``, int64."""
+    itself: Tensor | None = None
+    """The candidate that is the anchor itself, shape ``(anchors,)``; None if it is not there."""
+    own: Tensor | None = None
+    """Negatives seen by one anchor alone, shape ``(anchors, own, features)``."""
+    anchor_ids: Tensor | None = None
+    """What image or sentence each anchor shows, shape ``(anchors,)``, int64."""
+    candidate_ids: Tensor | None = None
+    """The same for the first candidates; the others, past its end, match no anchor."""
+
+
+class Scores(NamedTuple):
+    """Cosine similarities of a group's anchors to all it is compared with."""
+
+    similarity: Tensor
+    """In ``[-1, 1]``, shape ``(anchors, candidates)``, own negatives last."""
+    positive: Tensor
+    """The column of each anchor's positive, shape ``(anchors,)``, int64."""
+    not_negative: Tensor
+    """True where a column is no negative of the anchor: its positive, itself, an equal id."""
+    num_negatives: Tensor
+    """Negatives :math:`K` of each anchor, shape ``(anchors,)`` or ``(1,)`` if all have the same."""
+    max_negatives: int
+    """An upper bound of ``num_negatives`` that is known without reading the device."""
+
+
+def unit_vectors(embeddings: Tensor) -> Tensor:
+    """Scale each row to unit length; rows shorter than ``1e-6`` become zero, with zero gradient.
+
+    Args:
+        embeddings: Shape ``(..., features)``, float32 or float64.
+
+    Returns:
+        Rows of length 1 or 0, same shape and dtype.
+
+    Example:
+        >>> import torch
+        >>> unit_vectors(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+        tensor([[0.6000, 0.8000],
+                [0.0000, 0.0000]])
+    """
+    norm: Tensor = torch.linalg.vector_norm(embeddings, dim=-1, keepdim=True)
+    return embeddings * (1 / norm.clamp_min(MIN_NORM)).masked_fill(norm < MIN_NORM, 0.0)
+
+
+def check_batch(
+    z0: Tensor, z1: Tensor, ids: Tensor | None = None, negatives: Tensor | None = None
+) -> None:
+    """Refuse a batch of the wrong kind or shape; costs no device synchronisation.
+
+    Under ``torch.autograd.detect_anomaly`` it also refuses NaN and infinity, which does.
+
+    Args:
+        z0: Embeddings of the first view, shape ``(samples, features)``.
+        z1: Embeddings of the second view, same shape.
+        ids: What each sample shows, shape ``(samples,)``, an integer type.
+        negatives: Explicit negatives of the anchors of ``z0``: shape ``(samples, own, features)``
+            for each anchor's own, or ``(shared, features)``.
+
+    Raises:
+        TypeError: If an argument is not a tensor or has the wrong kind of numbers.
+        ValueError: If shapes or devices do not fit together.
+    """
+    embeddings = {"z0": z0, "z1": z1}
+    if negatives is not None:
+        embeddings["negatives"] = negatives
+    _check_kinds(embeddings)
+    if z0.ndim != 2 or z0.shape[1] == 0:
+        raise ValueError(f"z0 must have shape (samples, features), got {tuple(z0.shape)}.")
+    if z1.shape != z0.shape:
+        raise ValueError(
+            f"z1 must have the shape of z0, {tuple(z0.shape)}, got {tuple(z1.shape)}. "
+            "Row i of both must show the same sample."
+        )
+    if ids is not None:
+        _check_ids(ids, len(z0))
+    if negatives is not None:
+        _check_negatives(negatives, *z0.shape)
+    _check_devices(embeddings if ids is None else {**embeddings, "ids": ids})
+    if torch.is_anomaly_enabled():
+        _check_finite(embeddings)
+
+
+def _check_kinds(embeddings: dict[str, Tensor]) -> None:
+    """Refuse what is no tensor of floating-point numbers."""
+    for name, value in embeddings.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(value).__name__}.")
+        if not value.is_floating_point():
+            raise TypeError(f"{name} must hold floating-point numbers, got {value.dtype}.")
+
+
+def _check_devices(tensors: dict[str, Tensor]) -> None:
+    """Refuse tensors that are not where ``z0`` is."""
+    device = tensors["z0"].device
+    for name, value in tensors.items():
+        if value.device != device:
+            raise ValueError(f"{name} must be on the device of z0, {device}, got {value.device}.")
+
+
+def _check_finite(embeddings: dict[str, Tensor]) -> None:
+    """Refuse NaN and infinity by name; reads the device."""
+    for name, value in embeddings.items():
+        bad = int((~value.isfinite()).sum())
+        if bad:
+            raise ValueError(f"{name} must be finite, got {bad} values that are NaN or inf.")
+
+
+def _check_ids(ids: Tensor, samples: int) -> None:
+    """Refuse ids that are not one integer per sample."""
+    if not isinstance(ids, Tensor):
+        raise TypeError(f"ids must be a tensor, got {type(ids).__name__}.")
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise TypeError(f"ids must hold integers, got {ids.dtype}.")
+    if ids.shape != (samples,):
+        raise ValueError(
+            f"ids must hold one id per sample ({samples}), got shape {tuple(ids.shape)}."
+        )
+
+
+def _check_negatives(negatives: Tensor, samples: int, features: int) -> None:
+    """Refuse explicit negatives that fit neither of the two shapes."""
+    shape = tuple(negatives.shape)
+    if shape[-1:] != (features,) or not (len(shape) == 2 or shape[:-2] == (samples,)):
+        raise ValueError(
+            f"negatives must have shape ({samples}, own, {features}) or (shared, {features}), "
+            f"got {shape}."
+        )
+
+
+def build_candidates(
+    z0: Tensor,
+    z1: Tensor,
+    layout: Layout,
+    ids: Tensor | None = None,
+    negatives: Tensor | None = None,
+) -> list[Candidates]:
+    """Say who is compared with whom.
+
+    ==========  =======================  ============================  =========
+    layout      anchors                  candidates                    negatives
+    ==========  =======================  ============================  =========
+    "views"     both views (2n)          all other embeddings          2n - 2
+    "pairs"     both sides (2n)          the other side                n - 1
+    "queries"   ``z0`` (n)               ``z1``                        n - 1
+    ==========  =======================  ============================  =========
+
+    Explicit ``negatives`` are added to those of the anchors of ``z0``.
+
+    Args:
+        z0: Embeddings of the first view, shape ``(samples, features)``.
+        z1: Embeddings of the second view, same shape.
+        layout: "views" (NT-Xent), "pairs" (CLIP, symmetrised) or "queries" (one way).
+        ids: Samples with equal ids are never negatives of each other, shape ``(samples,)``.
+        negatives: Shape ``(samples, own, features)`` or ``(shared, features)``.
+
+    Returns:
+        One group, or two where the anchors of ``z0`` and of ``z1`` see different candidates; the
+        anchors in the order ``[z0; z1]``, in float32 at least.
+
+    Raises:
+        ValueError: If no anchor can have a negative.
+    """
+    samples = len(z0)
+    extra = 0 if negatives is None else negatives.shape[-2]
+    if samples == 0 or (samples == 1 and extra == 0):
+        raise ValueError(
+            f'z0 must hold at least 2 samples in layout "{layout}", got {samples}: one sample has '
+            "no negative. Use a larger batch, drop the last incomplete one, or give negatives."
+        )
+    dtype = torch.promote_types(torch.promote_types(z0.dtype, z1.dtype), torch.float32)
+    u0, u1 = unit_vectors(z0.to(dtype)), unit_vectors(z1.to(dtype))
+    shared, own = None, None
+    if negatives is not None:
+        unit = unit_vectors(negatives.to(dtype))
+        shared, own = (unit, None) if unit.ndim == 2 else (None, unit)
+    index = torch.arange(samples, device=z0.device)
+
+    def with_shared(candidates: Tensor) -> Tensor:
+        return candidates if shared is None else torch.cat([candidates, shared])
+
+    if layout == "views":
+        both = torch.cat([u0, u1])
+        both_ids = None if ids is None else torch.cat([ids, ids])
+        first = Candidates(
+            u0, with_shared(both), index + samples, index, own, anchor_ids=ids,
+            candidate_ids=both_ids,
+        )  # fmt: skip
+        second = Candidates(
+            u1, both, index, index + samples, anchor_ids=ids, candidate_ids=both_ids
+        )
+        if negatives is not None:
+            return [first, second]
+        # Without explicit negatives both halves see the same candidates: one matrix product.
+        return [
+            Candidates(
+                both, both, torch.cat([first.positive, second.positive]),
+                torch.arange(2 * samples, device=z0.device), anchor_ids=both_ids,
+                candidate_ids=both_ids,
+            )
+        ]  # fmt: skip
+    first = Candidates(u0, with_shared(u1), index, None, own, anchor_ids=ids, candidate_ids=ids)
+    if layout == "queries":
+        return [first]
+    return [first, Candidates(u1, u0, index, anchor_ids=ids, candidate_ids=ids)]
+
+
+def score(group: Candidates) -> Scores:
+    """Compare every anchor of a group with all its candidates.
+
+    Args:
+        group: Anchors and candidates as unit vectors.
+
+    Returns:
+        The whole matrix of cosine similarities and what in it is a negative.
+    """
+    similarity = group.anchors @ group.candidates.T
+    num_candidates = similarity.shape[1]
+    not_negative = torch.zeros_like(similarity, dtype=torch.bool)
+    if group.anchor_ids is not None and group.candidate_ids is not None:
+        same = group.anchor_ids[:, None] == group.candidate_ids
+        not_negative[:, : same.shape[1]] = same
+    not_negative.scatter_(1, group.positive[:, None], True)
+    if group.itself is not None:
+        not_negative.scatter_(1, group.itself[:, None], True)
+    max_negatives = num_candidates - (1 if group.itself is None else 2)
+    if group.own is not None:
+        own = torch.einsum("af,anf->an", group.anchors, group.own)
+        similarity = torch.cat([similarity, own], dim=1)
+        not_negative = torch.cat([not_negative, torch.zeros_like(own, dtype=torch.bool)], dim=1)
+        max_negatives += own.shape[1]
+    if group.anchor_ids is None:
+        num_negatives = torch.full((1,), max_negatives, device=similarity.device)
+    else:
+        num_negatives = (~not_negative).sum(dim=1)
+    return Scores(similarity, group.positive, not_negative, num_negatives, max_negatives)

@@ -1,0 +1,132 @@
+"""The losses of each anchor, written plainly over the whole matrix: the readable definition."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from weince_lightning.functional.candidates import Scores
+from weince_lightning.functional.links import (
+    blend_logits,
+    shortfall,
+    softmax_logits,
+    weibit_logits,
+)
+
+Link = Callable[[Tensor], Tensor]
+"""Maps similarities to logits, element by element."""
+
+
+def negative_shortfalls(scores: Scores) -> Tensor:
+    """Shortfalls of the negatives, ``inf`` in every other column; detached.
+
+    Args:
+        scores: Similarities of a group.
+
+    Returns:
+        Shape ``(anchors, candidates)``.
+    """
+    return shortfall(scores.similarity.detach()).masked_fill(scores.not_negative, torch.inf)
+
+
+def cross_entropy(scores: Scores, logits: Tensor) -> Tensor:
+    r"""Cross-entropy with the positive as the target, among the positive and all negatives.
+
+    .. math:: -\log \frac{e^{\ell_+}}{e^{\ell_+} + \sum_- e^{\ell_-}}
+              = -\log \sigma(\ell_+ - \log \sum_- e^{\ell_-})
+
+    Args:
+        scores: Similarities of a group.
+        logits: Their logits, shape ``(anchors, candidates)``.
+
+    Returns:
+        In nats, shape ``(anchors,)``; 0 for an anchor without negatives.
+    """
+    # The right-hand side keeps its relative accuracy where the loss is small; the difference of
+    # the positive's logit and the sum over all candidates cancels there.
+    positive = logits.gather(1, scores.positive[:, None]).squeeze(1)
+    negatives = logits.masked_fill(scores.not_negative, -torch.inf).logsumexp(dim=1)
+    return -logsigmoid(positive - negatives)
+
+
+def top_m_cross_entropy(scores: Scores, link: Link, top_m: int) -> Tensor:
+    """Cross-entropy among the positive and the ``top_m`` hardest negatives.
+
+    Args:
+        scores: Similarities of a group.
+        link: Turns similarities into logits.
+        top_m: How many negatives count; all of them if there are fewer.
+
+    Returns:
+        In nats, shape ``(anchors,)``.
+    """
+    hard = hardest_negatives(scores, top_m)
+    return cross_entropy(hard, link(hard.similarity))
+
+
+def hardest_negatives(scores: Scores, top_m: int) -> Scores:
+    """Keep the positive, as the first column, and the ``top_m`` most similar negatives.
+
+    Args:
+        scores: Similarities of a group.
+        top_m: How many negatives to keep.
+
+    Returns:
+        The smaller group; gradients flow back to ``scores.similarity``.
+    """
+    masked = scores.similarity.detach().masked_fill(scores.not_negative, -torch.inf)
+    kept = min(top_m, scores.max_negatives)
+    found = masked.topk(kept, dim=1)
+    columns = torch.cat([scores.positive[:, None], found.indices], dim=1)
+    # With ids an anchor may have fewer negatives than were asked for.
+    not_negative = torch.cat(
+        [torch.ones_like(columns[:, :1], dtype=torch.bool), found.values.isneginf()], dim=1
+    )
+    return Scores(
+        scores.similarity.gather(1, columns),
+        torch.zeros_like(scores.positive),
+        not_negative,
+        scores.num_negatives.clamp_max(kept),
+        kept,
+    )
+
+
+def weince(scores: Scores, gate: Tensor, shape: Tensor, temperature: float | Tensor) -> Tensor:
+    """WEINCE: cross-entropy of the blended logits.
+
+    See :func:`~weince_lightning.functional.links.blend_logits` for the formula.
+
+    Args:
+        scores: Similarities of a group.
+        gate: Shape ``(anchors,)``, in ``[0, 1]``.
+        shape: Shape ``(anchors,)``, positive.
+        temperature: Positive, dimensionless.
+
+    Returns:
+        In nats, shape ``(anchors,)``.
+    """
+    return cross_entropy(scores, blend_logits(scores.similarity, gate, shape, temperature))
+
+
+def mixed_losses(
+    scores: Scores, gate: Tensor, shape: Tensor, temperature: float | Tensor, top_m: int = 16
+) -> Tensor:
+    r"""Blend two losses instead of two logits (an ablation, design: 2.9).
+
+    .. math:: (1 - \lambda_i)\, CE_{softmax}(\text{all})
+              + \lambda_i\, CE_{Weibit}(\text{16 hardest})
+
+    Args:
+        scores: Similarities of a group.
+        gate: Shape ``(anchors,)``, in ``[0, 1]``.
+        shape: Shape ``(anchors,)``, positive.
+        temperature: Positive, dimensionless.
+        top_m: Hardest negatives in the Weibit part.
+
+    Returns:
+        In nats, shape ``(anchors,)``.
+    """
+    softmax = cross_entropy(scores, softmax_logits(scores.similarity, temperature))
+    weibit = top_m_cross_entropy(scores, lambda s: weibit_logits(s, shape[:, None]), top_m)
+    return (1 - gate) * softmax + gate * weibit

@@ -1,0 +1,68 @@
+"""How far each anchor leaves the softmax: the gate (design: 2.4)."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from weince_lightning.functional.tails import TailFit
+
+Signals = Literal["both", "rho", "aic"]
+
+
+def reference_hardness(rho: Tensor, quantile: float) -> Tensor:
+    r"""Take the hardness that the gate measures others against, a quantile over all anchors.
+
+    Args:
+        rho: Hardness :math:`\rho` of all anchors, shape ``(anchors,)``.
+        quantile: Which, in ``[0, 1]``; 0.2 opens the gate for the hardest fifth.
+
+    Returns:
+        :math:`\rho_0`, a scalar: the sorted value at index ``round(quantile * (anchors - 1))``.
+
+    Example:
+        >>> import torch
+        >>> reference_hardness(torch.tensor([0.4, 0.1, 0.3, 0.2, 0.5, 0.6]), 0.2)
+        tensor(0.2000)
+    """
+    return rho.kthvalue(round(quantile * (len(rho) - 1)) + 1).values
+
+
+def tail_gate(
+    fit: TailFit,
+    rho0: Tensor,
+    kappa_rho: float = 10.0,
+    kappa_aic: float = 1.0,
+    aic_margin: float = 2.0,
+    signals: Signals = "both",
+    hard: bool = False,
+) -> Tensor:
+    r"""Open the gate for anchors with hard negatives and a Weibull-like tail.
+
+    .. math:: \lambda_i = \sigma(\kappa_\rho (\log \rho_0 - \log \rho_i))\,
+              \sigma(\kappa_{AIC} (\Delta AIC_i - m))
+
+    Args:
+        fit: Tail evidence of the anchors.
+        rho0: Reference hardness :math:`\rho_0`, a scalar.
+        kappa_rho: Steepness in :math:`\log \rho`, dimensionless.
+        kappa_aic: Steepness in :math:`\Delta` AIC, dimensionless.
+        aic_margin: :math:`\Delta` AIC at which its factor is one half.
+        signals: Which factors count: "both", "rho" or "aic".
+        hard: Take 1 where :math:`\rho_i \le \rho_0` and :math:`\Delta AIC_i \ge m`, else 0.
+
+    Returns:
+        :math:`\lambda`, shape ``(anchors,)``, in ``[0, 1]``; 0 where the evidence is absent.
+
+    References:
+        Erol et al., ICML 2026, arXiv:2606.00262.
+    """
+    by_rho = kappa_rho * (rho0.log() - fit.rho.log())
+    by_aic = kappa_aic * (fit.delta_aic - aic_margin)
+    if hard:
+        by_rho, by_aic = fit.rho <= rho0, fit.delta_aic >= aic_margin
+    else:
+        by_rho, by_aic = by_rho.sigmoid(), by_aic.sigmoid()
+    factors = {"both": by_rho * by_aic, "rho": by_rho, "aic": by_aic}
+    gate = factors[signals].to(fit.rho.dtype)
+    return torch.where(fit.num_points < 2, 0.0, gate)

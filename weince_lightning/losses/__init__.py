@@ -1,0 +1,27 @@
+"""InfoNCE and WEINCE as modules, and the parts they are composed of.
+
+They check arguments, hold state and call the functional core; importing them needs torch alone.
+"""
+
+from weince_lightning.losses.contrastive import (
+    ContrastiveTerms,
+    InfoNCELoss,
+    TailEvidence,
+    WEINCELoss,
+)
+from weince_lightning.losses.links import ArctanhLink, PowerLink, SoftmaxLink, WeibitLink
+from weince_lightning.losses.parts import TailGate, TailShape, TopMTerm
+
+__all__ = [
+    "ArctanhLink",
+    "ContrastiveTerms",
+    "InfoNCELoss",
+    "PowerLink",
+    "SoftmaxLink",
+    "TailEvidence",
+    "TailGate",
+    "TailShape",
+    "TopMTerm",
+    "WEINCELoss",
+    "WeibitLink",
+]

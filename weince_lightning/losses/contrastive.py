@@ -1,0 +1,344 @@
+"""InfoNCE and WEINCE: from two views to a mean over anchors."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from weince_lightning.distributed import gather
+from weince_lightning.functional.candidates import (
+    Layout,
+    Scores,
+    build_candidates,
+    check_batch,
+    score,
+)
+from weince_lightning.functional.contrastive import (
+    cross_entropy,
+    mixed_losses,
+    negative_shortfalls,
+    weince,
+)
+from weince_lightning.functional.gates import reference_hardness
+from weince_lightning.functional.shapes import batch_shape
+from weince_lightning.functional.tails import TailFit, fit_pooled, fit_tail
+from weince_lightning.losses.checks import (
+    check_choice,
+    check_flag,
+    check_number,
+    check_temperature,
+)
+from weince_lightning.losses.links import Link, SoftmaxLink, WeibitLink, check_link
+from weince_lightning.losses.parts import TailGate, TailShape, TopMTerm
+
+Mix = Literal["logits", "losses"]
+
+
+class TailEvidence(NamedTuple):
+    """What WEINCE saw in a batch and did about it; detached, one value per anchor."""
+
+    gate: Tensor
+    r"""Blend weight :math:`\lambda`, in ``[0, 1]``."""
+    shape: Tensor
+    r"""Weibull shape :math:`\beta` used in the logits."""
+    beta_hat: Tensor
+    r"""Estimate :math:`\hat\beta` from the anchor's own tail; 0 where there is no evidence."""
+    rho: Tensor
+    r"""Hardness :math:`\rho`: shortfall of the hardest negative."""
+    rho0: Tensor
+    r"""Reference hardness :math:`\rho_0`, a scalar."""
+    delta_aic: Tensor
+    r""":math:`\Delta` AIC, positive where the Weibull line fits better than the Gumbel proxy."""
+    r_squared: Tensor
+    """Fit of the Weibull line, in ``[0, 1]``."""
+
+
+class ContrastiveTerms(NamedTuple):
+    """A loss and what it is made of. Anchors are in the order ``[z0; z1]``."""
+
+    loss: Tensor
+    """Mean over the anchors, in nats, with gradient."""
+    per_anchor: Tensor
+    """The loss of each anchor, weighted top-M terms included; detached."""
+    num_negatives: Tensor
+    """Negatives of each anchor, int64."""
+    tail: TailEvidence | None
+    """Tail evidence, gate and shape; None for InfoNCE."""
+
+
+class _ContrastiveLoss(nn.Module, ABC):
+    """What InfoNCE and WEINCE have in common."""
+
+    def __init__(
+        self,
+        temperature: float | Tensor,
+        layout: Layout,
+        gather_distributed: bool,
+        top_m_terms: Sequence[TopMTerm],
+    ) -> None:
+        super().__init__()
+        self.temperature = check_temperature(temperature)
+        self.layout: Layout = check_choice("layout", layout, get_args(Layout))
+        self.gather_distributed = check_flag("gather_distributed", gather_distributed)
+        if not isinstance(top_m_terms, Iterable):
+            raise TypeError(f"top_m_terms must be a sequence of TopMTerm, got {top_m_terms!r}.")
+        terms = list(top_m_terms)
+        for term in terms:
+            if not isinstance(term, TopMTerm):
+                raise TypeError(f"top_m_terms must hold TopMTerm objects, got {term!r}.")
+        self.top_m_terms = nn.ModuleList(terms)
+
+    @abstractmethod
+    def _per_anchor(self, scores: list[Scores]) -> tuple[Tensor, TailEvidence | None]:
+        """Compute each anchor's loss without the top-M terms, and the evidence behind it."""
+
+    def forward(
+        self, z0: Tensor, z1: Tensor, ids: Tensor | None = None, negatives: Tensor | None = None
+    ) -> Tensor:
+        """Compute the loss, a scalar; see :meth:`terms`."""
+        return self.terms(z0, z1, ids, negatives).loss
+
+    def terms(
+        self, z0: Tensor, z1: Tensor, ids: Tensor | None = None, negatives: Tensor | None = None
+    ) -> ContrastiveTerms:
+        """Compute the loss and what it is made of.
+
+        Args:
+            z0: Raw projections of the first view, shape ``(samples, features)``, any float type.
+            z1: Raw projections of the second view, same shape; row i shows the same sample.
+            ids: What each sample shows, shape ``(samples,)``, integers: samples with equal ids are
+                never negatives of each other.
+            negatives: Explicit hard negatives of the anchors of ``z0``, with gradient: shape
+                ``(samples, own, features)``, each anchor's own, or ``(shared, features)``.
+
+        Returns:
+            The loss, in float32 (float64 if the inputs are), and its parts.
+
+        Raises:
+            TypeError: If an argument is of the wrong kind.
+            ValueError: If shapes do not fit, or no anchor can have a negative.
+        """
+        check_batch(z0, z1, ids, negatives)
+        if self.gather_distributed:
+            z0, z1 = gather(z0), gather(z1)
+            ids = None if ids is None else gather(ids)
+            negatives = None if negatives is None else gather(negatives)
+        # Half precision can not hold the shortfalls: the endpoint's 1 - 1e-6 rounds to 1.
+        with torch.autocast(z0.device.type, enabled=False):
+            groups = build_candidates(z0, z1, self.layout, ids, negatives)
+            scores = [score(group) for group in groups]
+            if self.training and torch.is_grad_enabled():
+                self._move_running_shapes(scores)
+            per_anchor, tail = self._per_anchor(scores)
+            for term in self.top_m_terms:
+                per_anchor = per_anchor + torch.cat(
+                    [term(group, self.temperature) for group in scores]
+                )
+            num_negatives = [group.num_negatives.expand(len(group.positive)) for group in scores]
+            return ContrastiveTerms(
+                per_anchor.mean(), per_anchor.detach(), torch.cat(num_negatives), tail
+            )
+
+    def _move_running_shapes(self, scores: list[Scores]) -> None:
+        """Let every pooled Weibit link follow the tail of this batch."""
+        pooled = [m for m in self.modules() if isinstance(m, WeibitLink) and m.beta == "pooled"]
+        if not pooled:
+            return
+        per_row = [group.num_negatives.expand(len(group.positive)) for group in scores]
+        beta, r_squared = fit_pooled(
+            [negative_shortfalls(group) for group in scores],
+            torch.cat(per_row).sum(),
+            sum(group.max_negatives * len(group.positive) for group in scores),
+        )
+        for link in pooled:
+            link.follow(beta, r_squared)
+
+    def extra_repr(self) -> str:
+        """Show the settings that are plain values."""
+        return f"temperature={self.temperature}, layout={self.layout!r}"
+
+
+class InfoNCELoss(_ContrastiveLoss):
+    r"""InfoNCE: cross-entropy of each anchor's positive among its candidates.
+
+    .. math:: L = -\frac{1}{A} \sum_i \log
+              \frac{e^{s_{i+}/\tau}}{e^{s_{i+}/\tau} + \sum_j e^{s_{ij}/\tau}}
+
+    Args:
+        temperature: Temperature :math:`\tau > 0`, dimensionless; a number, or a 0-dim tensor that
+            then gets a gradient.
+        link: How similarities become logits; None is :class:`SoftmaxLink`.
+        layout: "views" (NT-Xent: all other embeddings are candidates), "pairs" (CLIP: the other
+            side, symmetrised) or "queries" (one way: ``z0`` against ``z1``).
+        gather_distributed: Use the candidates of all processes, where there are several. It
+            expects gradients to be averaged over the processes, as DistributedDataParallel does.
+        top_m_terms: Terms added to the loss.
+
+    Raises:
+        TypeError: If an argument is of the wrong kind.
+        ValueError: If a number is out of its range or a name is unknown.
+
+    References:
+        Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations",
+        ICML 2020, arXiv:2002.05709 (NT-Xent, equation 1).
+
+    Example:
+        >>> import torch
+        >>> loss = InfoNCELoss(temperature=0.2)
+        >>> z0 = torch.eye(4)
+        >>> float(loss(z0, z0)) < float(loss(z0, z0.roll(1, 0)))
+        True
+    """
+
+    def __init__(
+        self,
+        temperature: float | Tensor = 0.5,
+        link: Link | None = None,
+        layout: Layout = "views",
+        gather_distributed: bool = True,
+        top_m_terms: Sequence[TopMTerm] = (),
+    ) -> None:
+        super().__init__(temperature, layout, gather_distributed, top_m_terms)
+        self.link = SoftmaxLink() if link is None else check_link(link)
+
+    def _per_anchor(self, scores: list[Scores]) -> tuple[Tensor, TailEvidence | None]:
+        logits = [self.link(group.similarity, self.temperature) for group in scores]
+        losses = [cross_entropy(*both) for both in zip(scores, logits, strict=True)]
+        return torch.cat(losses), None
+
+
+class WEINCELoss(_ContrastiveLoss):
+    r"""WEINCE: InfoNCE whose logits move to the Weibull coordinate where the tail asks for it.
+
+    .. math:: \ell_{ij} = (1 - \lambda_i)\, s_{ij} / \tau - \lambda_i \beta_i \log(1 - s_{ij})
+
+    The gate :math:`\lambda_i` and the shape :math:`\beta_i` come from the hard negatives of anchor
+    i in this batch and are not differentiated.
+
+    Args:
+        temperature: Temperature :math:`\tau > 0`, dimensionless; a number, or a 0-dim tensor that
+            then gets a gradient.
+        gate: :math:`\lambda`: None is ``TailGate()``; a number in ``[0, 1]`` holds for every
+            anchor, and 0 gives InfoNCE exactly.
+        shape: :math:`\beta`: None is ``TailShape()``, the paper's estimate per anchor; a positive
+            number holds for every anchor (the authors' released code uses 1).
+        mix: "logits", or "losses": an ablation that blends the cross-entropies of the softmax and
+            of a Weibit over the 16 hardest negatives.
+        layout: "views" (NT-Xent: all other embeddings are candidates), "pairs" (CLIP: the other
+            side, symmetrised) or "queries" (one way: ``z0`` against ``z1``).
+        gather_distributed: Use the candidates of all processes, where there are several. It
+            expects gradients to be averaged over the processes, as DistributedDataParallel does.
+        top_m_terms: Terms added to the loss.
+
+    Raises:
+        TypeError: If an argument is of the wrong kind.
+        ValueError: If a number is out of its range or a name is unknown.
+
+    References:
+        Erol et al., "When Softmax Fails at the Top: Extreme-Value Corrections for InfoNCE",
+        ICML 2026, arXiv:2606.00262.
+
+    Example:
+        >>> import torch
+        >>> z0, z1 = torch.randn(2, 16, 8, generator=torch.Generator().manual_seed(0))
+        >>> terms = WEINCELoss().terms(z0, z1)
+        >>> terms.tail.gate.shape
+        torch.Size([32])
+        >>> torch.equal(WEINCELoss(gate=0.0)(z0, z1), InfoNCELoss()(z0, z1))
+        True
+    """
+
+    def __init__(
+        self,
+        temperature: float | Tensor = 0.5,
+        gate: TailGate | float | None = None,
+        shape: TailShape | float | None = None,
+        mix: Mix = "logits",
+        layout: Layout = "views",
+        gather_distributed: bool = True,
+        top_m_terms: Sequence[TopMTerm] = (),
+    ) -> None:
+        super().__init__(temperature, layout, gather_distributed, top_m_terms)
+        if gate is None:
+            gate = TailGate()
+        elif not isinstance(gate, TailGate):
+            check_number("gate", gate, at_least=0.0, at_most=1.0)
+        if shape is None:
+            shape = TailShape()
+        elif not isinstance(shape, TailShape):
+            check_number("shape", shape, above=0.0)
+        self.gate = gate
+        self.shape = shape
+        self.mix: Mix = check_choice("mix", mix, get_args(Mix))
+
+    @classmethod
+    def released(
+        cls,
+        temperature: float | Tensor = 0.5,
+        gate: TailGate | float | None = None,
+        **rest: Any,
+    ) -> "WEINCELoss":
+        """Build the recipe of the authors' published script.
+
+        It is not the paper's form: the shape is 1, and two top-50 terms are added, a Weibit one
+        with the pooled running shape and a softmax one, each with weight 0.5.
+
+        Args:
+            temperature: As for the class.
+            gate: As for the class.
+            **rest: ``mix``, ``layout`` and ``gather_distributed`` as for the class.
+
+        Returns:
+            A loss, ready to use.
+
+        Example:
+            >>> [type(term.link).__name__ for term in WEINCELoss.released().top_m_terms]
+            ['WeibitLink', 'SoftmaxLink']
+        """
+        terms = (TopMTerm(WeibitLink("pooled")), TopMTerm(SoftmaxLink()))
+        return cls(temperature, gate, shape=1.0, top_m_terms=terms, **rest)
+
+    def _per_anchor(self, scores: list[Scores]) -> tuple[Tensor, TailEvidence | None]:
+        tail = self._read_tail(scores)
+        sizes = [len(group.positive) for group in scores]
+        gates = torch.split(tail.gate, sizes)
+        shapes = torch.split(tail.shape, sizes)
+        per_anchor = weince if self.mix == "logits" else mixed_losses
+        losses = [
+            per_anchor(group, gate, shape, self.temperature)
+            for group, gate, shape in zip(scores, gates, shapes, strict=True)
+        ]
+        return torch.cat(losses), tail
+
+    @torch.no_grad()
+    def _read_tail(self, scores: list[Scores]) -> TailEvidence:
+        """Collect the evidence of all anchors, then decide on their gates and shapes."""
+        settings = self.gate if isinstance(self.gate, TailGate) else TailGate()
+        fits = [
+            fit_tail(
+                negative_shortfalls(group),
+                group.num_negatives,
+                group.max_negatives,
+                settings.tail_fraction,
+                settings.min_tail_points,
+            )
+            for group in scores
+        ]
+        fit = TailFit(*(torch.cat(column) for column in zip(*fits, strict=True)))
+        rho0 = reference_hardness(fit.rho, settings.rho_quantile)
+        if isinstance(self.gate, TailGate):
+            gate = self.gate(fit, rho0)
+        else:
+            gate = torch.full_like(fit.rho, self.gate)
+        if isinstance(self.shape, TailShape):
+            # Blended losses shrink towards the start value of the running shape, as published.
+            shape = self.shape(fit, batch_shape(fit) if self.mix == "logits" else 4.0)
+        else:
+            shape = torch.full_like(fit.rho, self.shape)
+        return TailEvidence(gate, shape, fit.beta_hat, fit.rho, rho0, fit.delta_aic, fit.r_squared)
+
+    def extra_repr(self) -> str:
+        """Show the settings that are plain values."""
+        return f"{super().extra_repr()}, gate={self.gate}, shape={self.shape}, mix={self.mix!r}"
