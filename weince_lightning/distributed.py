@@ -29,7 +29,7 @@ def gather(tensor: Tensor) -> Tensor:
     """
     if world_size() == 1:
         return tensor
-    gathered: Tensor = _Gather.apply(tensor)  # type: ignore[no-untyped-call]
+    gathered: Tensor = _Gather.apply(tensor)
     return gathered
 
 
@@ -50,7 +50,7 @@ class _Gather(torch.autograd.Function):
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         total = gradient.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total)
