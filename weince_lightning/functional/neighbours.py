@@ -10,9 +10,9 @@ from torch.nn.functional import normalize
 UNKNOWN_LABEL = -1
 """The label of a sample without one; it is left out of the bank and of the queries."""
 
-_QUERY_CHUNK = 1024
+_QUERY_CHUNK = 512
 """Rows compared at once: with ``_BANK_CHUNK`` a block of similarities takes 32 MiB in float32."""
-_BANK_CHUNK = 8192
+_BANK_CHUNK = 16384
 """Bank rows compared at once, and moved to the device of the queries at once."""
 
 
@@ -21,7 +21,7 @@ class Neighbours(NamedTuple):
 
     similarity: Tensor
     """Cosine similarity, in ``[-1, 1]``, shape ``(queries, neighbours)``."""
-    index: Tensor
+    indices: Tensor
     """Row of the bank, shape ``(queries, neighbours)``, int64."""
 
 
@@ -54,7 +54,7 @@ def nearest_neighbours(queries: Tensor, bank: Tensor, k: int) -> Neighbours:
 
     Example:
         >>> bank = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]])
-        >>> nearest_neighbours(torch.tensor([[3.0, 0.0]]), bank, k=2).index
+        >>> nearest_neighbours(torch.tensor([[3.0, 0.0]]), bank, k=2).indices
         tensor([[0, 2]])
     """
     if queries.ndim != 2:
@@ -73,7 +73,7 @@ def nearest_neighbours(queries: Tensor, bank: Tensor, k: int) -> Neighbours:
     index = torch.empty_like(similarity, dtype=torch.int64)
     for start in range(0, len(bank), _BANK_CHUNK):
         part = normalize(bank[start : start + _BANK_CHUNK].to(queries.device, dtype), dim=1)
-        nearest = [_largest(rows @ part.T, k) for rows in queries.split(_QUERY_CHUNK)]
+        nearest = [_largest(rows @ part.T, k) for rows in torch.split(queries, _QUERY_CHUNK)]
         # What was found before stands first and comes from earlier rows: a stable sort keeps the
         # rule for equal similarities.
         similarity = torch.cat([similarity, torch.cat([value for value, _ in nearest])], dim=1)
@@ -111,17 +111,18 @@ def weighted_vote(
     """
     # On the CPU: there votes are added in one order, on a GPU in any, and near ties would flip.
     similarity, labels = similarity.cpu().double(), labels.cpu()
-    classes, column = labels.unique(return_inverse=True)
+    classes, column = torch.unique(labels, return_inverse=True)
     winners = []
     for rows, columns in zip(
-        similarity.split(_QUERY_CHUNK), column.split(_QUERY_CHUNK), strict=True
+        torch.split(similarity, _QUERY_CHUNK), torch.split(column, _QUERY_CHUNK), strict=True
     ):
         # Relative to the nearest: the same winner, and exp does not overflow.
         weight = ((rows - rows[:, :1]) / temperature).exp()
         none = weight.new_zeros(len(rows), len(classes))
         votes = [none.scatter_add(1, columns[:, :size], weight[:, :size]) for size in k]
         winners.append(torch.stack(votes).argmax(dim=2))
-    return classes[torch.cat(winners, dim=1)]
+    winner: Tensor = classes[torch.cat(winners, dim=1)]
+    return winner
 
 
 def neighbour_scores(
@@ -168,7 +169,7 @@ def neighbour_scores(
     queries, query_labels = _labelled("query", queries, query_labels)
     bank, bank_labels = _labelled("bank", bank, bank_labels)
     nearest = nearest_neighbours(queries, bank, max(*k, *recall_at))
-    labels = bank_labels.cpu()[nearest.index.cpu()]
+    labels = bank_labels.cpu()[nearest.indices.cpu()]
     wanted = query_labels.cpu()
     accuracy = (weighted_vote(nearest.similarity, labels, k, temperature) == wanted).float()
     hit = labels == wanted[:, None]
@@ -193,14 +194,14 @@ def _largest(similarity: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest of each row and their columns, equal ones in the order of the columns."""
     width = similarity.shape[1]
     k = min(k, width)
-    value, column = similarity.topk(k, dim=1)
-    # topk chooses freely among the values equal to the k-th: where it had a choice, choose anew.
-    last = value[:, -1:]
-    tied = ((similarity >= last).sum(dim=1) > k).nonzero()[:, 0]
-    row, last = similarity[tied], last[tied]
-    early = torch.arange(width, 0, -1, dtype=torch.int32, device=row.device)
-    priority = early.where(row == last, 0).where(row <= last, early + width)
-    column[tied] = priority.topk(k, dim=1).indices
+    value, column = similarity.topk(min(k + 1, width), dim=1)
+    if k < width:
+        # topk chooses freely among the values equal to the k-th: where it had a choice, again.
+        tied = (value[:, k] == value[:, k - 1]).nonzero()[:, 0]
+        row, last = similarity[tied], value[tied, k : k + 1]
+        early = torch.arange(width, 0, -1, dtype=torch.int32, device=row.device)
+        priority = early.where(row == last, 0).where(row <= last, early + width)
+        column = column[:, :k].index_copy(0, tied, priority.topk(k, dim=1).indices)
     column = column.sort(dim=1).values
     value, order = similarity.gather(1, column).sort(dim=1, descending=True, stable=True)
     return value, column.gather(1, order)
