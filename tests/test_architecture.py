@@ -1,0 +1,114 @@
+"""The arrows of the design: who may import whom, read from the source."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import weince_lightning
+
+PACKAGE = Path(weince_lightning.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+PURE = {"distributed", "extremes", "functional"}
+ALLOWED = {
+    "__init__": {"losses", "module"},
+    "__main__": {"cli"},
+    "callbacks": PURE,
+    "data": {"distributed"},
+    "diagnostics": PURE,
+    "distributed": set(),
+    "evaluation": PURE,
+    "extremes": set(),
+    "functional": set(),
+    "integrations": {"functional", "losses", "module"},
+    "losses": {"distributed", "functional"},
+    "module": {"losses", "networks"},
+    "networks": set(),
+}
+"""The parts that each part may import, itself aside; the command may import all."""
+
+
+def part_of(file: Path) -> str:
+    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def trees() -> list[tuple[Path, ast.Module]]:
+    return [(file, ast.parse(file.read_text(encoding="utf-8"))) for file in FILES]
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """Every module that the source names, names imported from a module included."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def own_parts(tree: ast.AST) -> set[str]:
+    prefix = "weince_lightning."
+    return {name.split(".")[1] for name in imported(tree) if name.startswith(prefix)}
+
+
+def third_parties(tree: ast.AST) -> set[str]:
+    roots = {name.split(".")[0] for name in imported(tree)}
+    return roots - set(sys.stdlib_module_names) - {"weince_lightning"}
+
+
+@pytest.mark.parametrize(("file", "tree"), trees(), ids=lambda value: getattr(value, "name", ""))
+def test_imports_follow_the_arrows(file, tree):
+    part = part_of(file)
+    if part != "cli":
+        assert own_parts(tree) - {part} <= ALLOWED[part]
+
+
+def test_functional_needs_torch_alone():
+    for file, tree in trees():
+        if part_of(file) == "functional":
+            assert third_parties(tree) <= ({"torch", "numpy"} if file.name == "tails.py" else {"torch"})
+
+
+def test_extremes_needs_numpy_and_scipy_alone():
+    for file, tree in trees():
+        if part_of(file) == "extremes":
+            assert third_parties(tree) <= {"numpy", "scipy"}
+
+
+def test_only_distributed_talks_to_other_processes():
+    for file, tree in trees():
+        named = {
+            f"{node.value.id}.{node.attr}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        }
+        talks = any(name.startswith("torch.distributed") for name in imported(tree) | named)
+        assert not talks or part_of(file) == "distributed", file
+
+
+def test_the_package_asserts_nothing():
+    for file, tree in trees():
+        assert not any(isinstance(node, ast.Assert) for node in ast.walk(tree)), file
+
+
+def test_no_file_is_a_drawer():
+    assert not [file for file in FILES if file.name in ("utils.py", "common.py", "misc.py")]
+
+
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        ("weince_lightning", {"torch", "lightning", "lightly"}),
+        ("weince_lightning.losses", {"lightning", "lightly", "torchvision"}),
+        ("weince_lightning.cli", {"torch", "lightning"}),
+    ],
+)
+def test_importing_costs_no_more_than_it_needs(module, absent):
+    script = f"import sys, {module}; sys.exit(repr({absent!r} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert result.stderr.strip() == "set()"

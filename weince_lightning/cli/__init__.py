@@ -1,0 +1,44 @@
+"""The command ``weince``.
+
+Lightning loads only after the arguments have been read, so that help and misspelt names of
+configurations cost no seconds.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from weince_lightning.cli.arguments import UnknownConfigError, complete_arguments, help_text
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run ``weince`` with the given arguments, those of the process by default.
+
+    Args:
+        arguments: What stands after ``weince`` on the command line.
+
+    Raises:
+        SystemExit: With status 2 if the arguments make no sense, 1 if files are missing, 130 after
+            Ctrl-C.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help", "help"):
+        sys.stdout.write(help_text())
+        return
+    if given[0] == "--version":
+        sys.stdout.write(f"weince {version('weince-lightning')}\n")
+        return
+    try:
+        complete = complete_arguments(given)
+        from weince_lightning.cli.command import WeinceCLI
+
+        WeinceCLI(complete)
+    except UnknownConfigError as error:
+        sys.stderr.write(f"weince: error: {error}\n")
+        raise SystemExit(2) from None
+    except FileNotFoundError as error:
+        sys.stderr.write(f"weince: error: {error}\n")
+        raise SystemExit(1) from error
+    except KeyboardInterrupt:
+        sys.stderr.write("\nweince: interrupted before training began; nothing was written.\n")
+        raise SystemExit(130) from None

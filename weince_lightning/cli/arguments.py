@@ -1,0 +1,125 @@
+"""What the command line says before Lightning reads it: packaged configurations, defaults, help."""
+
+import difflib
+import re
+import sys
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+DEFAULT_CONFIG = "digits"
+
+_HELP = """\
+weince: contrastive pretraining with WEINCE
+
+Start here (bundled images, no download, under three minutes on a laptop):
+  weince fit -c digits
+
+Commands:
+  fit       train an encoder; ends with its numbers and the command that comes next
+  validate  the validation numbers of a checkpoint
+  test      the same numbers on the test images
+  predict   write the features and labels of the test images to an .npz file
+  (validate, test and predict: -c CONFIG --ckpt_path CHECKPOINT, as `fit` prints them)
+
+Configurations are layers: each -c changes what it names, later ones win, options come last.
+  weince fit -c base -c data/cifar100 -c loss/weince --trainer.max_epochs 10
+-c takes the path of a YAML file or the name of a packaged one:
+{configs}
+
+More:
+  weince fit -c digits --print_config    the whole configuration, to save and edit
+  weince fit --help                      every option
+  --model MyModule --data MyData         classes of your own, by class path
+"""
+
+
+class UnknownConfigError(Exception):
+    """A configuration that is neither a file nor a packaged name."""
+
+
+def packaged_configs() -> dict[str, Path]:
+    """Map the names of the packaged configurations, such as ``loss/weince``, to their files."""
+    root = Path(str(files("weince_lightning.configs")))
+    return {
+        path.relative_to(root).with_suffix("").as_posix(): path
+        for path in sorted(root.rglob("*.yaml"))
+    }
+
+
+def find_config(name: str) -> str:
+    """Turn what stands after ``-c`` into the path of a file.
+
+    Args:
+        name: A path, which wins if the file exists, or a packaged name with or without ``.yaml``.
+
+    Returns:
+        The path; a name that is neither of the two kinds (a URL, inline YAML) as it is.
+
+    Raises:
+        UnknownConfigError: If there is no such file and no such packaged configuration.
+    """
+    if Path(name).is_file() or not re.fullmatch(r"[\w./~-]+", name):
+        return name
+    known = packaged_configs()
+    wanted = name.removesuffix(".yaml")
+    if wanted in known:
+        return str(known[wanted])
+    near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.0)[0]
+    raise UnknownConfigError(
+        f"-c must name a YAML file or a packaged configuration, got {name!r}. "
+        f"The nearest packaged one is {near!r}."
+    )
+
+
+def complete_arguments(arguments: Sequence[str]) -> list[str]:
+    """Resolve the names of configurations, and add one where the command line says none.
+
+    Args:
+        arguments: What stands after ``weince``.
+
+    Returns:
+        Arguments in which every ``-c`` is followed by a path. ``fit`` without configuration, model
+        or data gets the digits; the others without them get the one saved beside the checkpoint.
+    """
+    complete: list[str] = []
+    after_flag = False
+    for argument in arguments:
+        flag, equals, value = argument.partition("=")
+        if after_flag:
+            complete.append(find_config(argument))
+        elif flag in ("-c", "--config") and equals:
+            complete.append(f"{flag}={find_config(value)}")
+        else:
+            complete.append(argument)
+        after_flag = not after_flag and argument in ("-c", "--config")
+    chosen = [a for a in complete if re.match(r"(-c|--config|--model|--data)\b|-h$|--help$", a)]
+    if chosen:
+        return complete
+    if complete[0] == "fit":
+        sys.stderr.write(f"weince: no -c given, using the packaged {DEFAULT_CONFIG!r}.\n")
+        return [complete[0], "-c", find_config(DEFAULT_CONFIG), *complete[1:]]
+    saved = _config_beside_checkpoint(complete)
+    if saved is not None:
+        sys.stderr.write(f"weince: no -c given, using {saved} beside the checkpoint.\n")
+        return [complete[0], "-c", str(saved), *complete[1:]]
+    return complete
+
+
+def _config_beside_checkpoint(arguments: Sequence[str]) -> Path | None:
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        flag, equals, value = argument.partition("=")
+        if flag == "--ckpt_path":
+            folder = Path(value if equals else following).parent
+            places = (folder / "config.yaml", folder.parent / "config.yaml")
+            return next((place for place in places if place.is_file()), None)
+    return None
+
+
+def help_text() -> str:
+    """Say what to type, and list the packaged configurations by folder."""
+    folders: dict[str, list[str]] = {}
+    for name in packaged_configs():
+        folders.setdefault(name.rpartition("/")[0], []).append(name)
+    lines = ["  " + "  ".join(names) for names in folders.values()]
+    return _HELP.format(configs="\n".join(lines))

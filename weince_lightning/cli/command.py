@@ -1,0 +1,143 @@
+"""``weince fit | validate | test | predict``: LightningCLI with this project's manners."""
+
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+
+from weince_lightning.cli.interrupt import InterruptCheckpoint
+from weince_lightning.cli.parser import ConciseParser
+from weince_lightning.cli.report import evaluation_report, fit_report, interruption_report, say
+from weince_lightning.cli.run_files import SaveRunConfig, shown
+
+_ADVERTISEMENTS = ("💡", "TPU available", "HPU available")
+
+
+class WeinceCLI(LightningCLI):
+    """Run one subcommand.
+
+    Model and data may be any class, given by ``class_path``; left out they are
+    :class:`~weince_lightning.ContrastiveModule` and :class:`~weince_lightning.data.VisionData`.
+
+    Args:
+        args: The arguments, subcommand first; names of configurations already resolved.
+    """
+
+    def __init__(self, args: list[str]) -> None:
+        self._arguments = args
+        self._interrupt = InterruptCheckpoint()
+        _quieten()
+        super().__init__(
+            LightningModule,
+            LightningDataModule,
+            save_config_callback=SaveRunConfig,
+            trainer_defaults={"callbacks": [self._interrupt]},
+            parser_class=ConciseParser,
+            parser_kwargs={"prog": "weince"},
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            # Our modules build their own optimizer; two ways to say it would contradict.
+            auto_configure_optimizers=False,
+            args=args,
+        )
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Set the default classes, and give the model the shape of the images.
+
+        A link is passed over where the data module lacks the attribute or the model the argument.
+        """
+        parser.set_defaults(
+            {
+                "model": {"class_path": "weince_lightning.ContrastiveModule"},
+                "data": {"class_path": "weince_lightning.data.VisionData"},
+            }
+        )
+        for name in ("in_channels", "image_size"):
+            parser.link_arguments(f"data.{name}", f"model.init_args.{name}", apply_on="instantiate")
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """Read the arguments; the parent warns of a process that has arguments of its own."""
+        self.config = parser.parse_args(self._arguments)
+
+    def _parse_ckpt_path(self) -> None:
+        """Leave the configuration as given.
+
+        The parent merges the checkpoint's hyperparameters over it, so that what the user typed is
+        silently lost. Here the configuration decides, and loading is strict: weights of another
+        model are refused.
+        """
+
+    def before_instantiate_classes(self) -> None:
+        """Keep all but fit from starting a log of their own, and predict to one process."""
+        if self.subcommand == "fit":
+            return
+        trainer = self.config[self.subcommand].trainer
+        trainer.logger = False
+        self.save_config_callback = None
+        # Resuming would lose the record of the best checkpoint; evaluation has no use for it.
+        warnings.filterwarnings("ignore", message="The dirpath has changed")
+        if self.subcommand == "predict":
+            trainer.devices = 1
+
+    def instantiate_classes(self) -> None:
+        """Build model, data and trainer; values that a class refuses are errors of the user."""
+        try:
+            super().instantiate_classes()
+        except ValueError as error:
+            self.parser.error(str(error), error)
+        for logger in self.trainer.loggers:
+            # A logger takes the next free version when first asked: asked now, before any of them
+            # makes its folder, all that share a folder agree.
+            _ = logger.version
+
+    def fit(self, **arguments: Any) -> None:
+        """Train, then report."""
+        try:
+            self.trainer.fit(**arguments)
+        except (Exception, SystemExit):
+            if not self._interrupt.requested:
+                raise
+            say(interruption_report(self.trainer, self._interrupt.path))
+            raise SystemExit(130) from None
+        if self.trainer.is_global_zero:
+            say(fit_report(self.trainer))
+
+    def validate(self, **arguments: Any) -> None:
+        """Give the validation numbers."""
+        self._evaluate("validate", arguments)
+
+    def test(self, **arguments: Any) -> None:
+        """Give the numbers on the test images."""
+        self._evaluate("test", arguments)
+
+    def predict(self, **arguments: Any) -> None:
+        """Write features and labels beside the checkpoint, or into the working folder."""
+        arguments["return_predictions"] = True
+        batches = self.trainer.predict(**arguments)
+        features, labels = (torch.cat(parts).cpu() for parts in zip(*batches, strict=True))
+        checkpoint = arguments["ckpt_path"]
+        target = Path(checkpoint or "untrained").with_suffix(".features.npz")
+        np.savez(target, features=features.float().numpy(), labels=labels.numpy())
+        say(
+            f"\nWrote features {tuple(features.shape)} and labels {tuple(labels.shape)} to "
+            f"{shown(target)}\n"
+        )
+
+    def _evaluate(self, subcommand: str, arguments: dict[str, Any]) -> None:
+        # Lightning's table and ours would say the same.
+        getattr(self.trainer, subcommand)(**{**arguments, "verbose": False})
+        if self.trainer.is_global_zero and arguments["verbose"]:
+            say(evaluation_report(self.trainer, arguments["ckpt_path"]))
+
+
+def _quieten() -> None:
+    """Keep Lightning's advertisements, and its advice that small data does not need, off screen."""
+    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero"):
+        logging.getLogger(name).addFilter(
+            lambda record: not str(record.msg).startswith(_ADVERTISEMENTS)
+        )

@@ -1,0 +1,57 @@
+"""Errors of the command line in a line or two, with the nearest known name."""
+
+import difflib
+import inspect
+import os
+import pkgutil
+import re
+import sys
+from collections.abc import Iterable
+from typing import NoReturn
+
+from lightning.pytorch.cli import LightningArgumentParser
+
+# What jsonargparse reports inside a tree of all types that an argument might have had.
+_UNKNOWN_ARGUMENT = re.compile(
+    r"Problem with given class_path '([^']+)':\s+Option '([^']+)' is not accepted"
+)
+_UNKNOWN_OPTION = re.compile(r"does not accept option '([^']+)'")
+_WRONG_VALUE = re.compile(r'Parser key "([^"]+)":\s+(Expected a [^\n]+Got value: [^\n]+)')
+
+
+class ConciseParser(LightningArgumentParser):
+    """A parser whose errors name what is wrong, without pages of usage and tried types."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Say what is wrong and exit with status 2.
+
+        With ``JSONARGPARSE_DEBUG`` set, the library's own message and traceback instead.
+        """
+        if "JSONARGPARSE_DEBUG" in os.environ or not self.exit_on_error:
+            super().error(message, ex)
+        parser = getattr(ex, "subcommand_parser", None) or self
+        program = parser.prog.replace(" [options]", "")
+        sys.stderr.write(f"{program}: error: {_essence(message, parser._option_string_actions)}\n")
+        sys.stderr.write(f"All options: {program} --help\n")
+        self.exit(2)
+
+
+def _essence(message: str, options: Iterable[str]) -> str:
+    if unknown := _UNKNOWN_ARGUMENT.findall(message):
+        # The innermost class is the one that was meant.
+        class_path, name = unknown[-1]
+        known = inspect.signature(pkgutil.resolve_name(class_path)).parameters
+        return f"{class_path} has no argument {name!r}.{_hint(name, known)}"
+    if option := _UNKNOWN_OPTION.search(message):
+        name = option[1]
+        known_keys = [key.removeprefix("--") for key in options]
+        return f"there is no option {name!r}.{_hint(name, known_keys)}"
+    if wrong := _WRONG_VALUE.findall(message):
+        key, problem = wrong[-1]
+        return f"{key}: {problem}"
+    return message
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""

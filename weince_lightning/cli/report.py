@@ -1,0 +1,103 @@
+"""What the commands say at their end: the numbers, where the files lie, what to type next."""
+
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor
+
+from weince_lightning.cli.run_files import log_folder, newest_checkpoint, saved_config, shown
+
+_HEADLINES = {
+    "train/loss": "training loss",
+    "val/loss": "validation loss",
+    "test/loss": "test loss",
+    "knn/top1": "kNN top-1",
+    "probe/val_top1": "linear probe top-1",
+    "tail/lambda_mean": "mean gate lambda",
+    "tail/beta_hat_mean": "mean shape beta-hat",
+}
+
+
+def say(text: str) -> None:
+    """Write to standard output, flushed so that it stays in order with the progress bar."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def headlines(metrics: Mapping[str, Tensor]) -> list[tuple[str, str]]:
+    """Pick the numbers that a person looks at first."""
+    return [
+        (f"{label} ({name})", f"{float(metrics[name]):.4f}")
+        for name, label in _HEADLINES.items()
+        if name in metrics
+    ]
+
+
+def details(metrics: Mapping[str, Tensor]) -> list[tuple[str, str]]:
+    """Name every other number."""
+    return [
+        (name, f"{float(value):.4f}")
+        for name, value in sorted(metrics.items())
+        if name not in _HEADLINES
+    ]
+
+
+def table(rows: Iterable[tuple[str, str]]) -> str:
+    """Set rows in two columns."""
+    rows = list(rows)
+    width = max((len(label) for label, _ in rows), default=0)
+    return "".join(f"  {label:<{width}}  {value}\n" for label, value in rows)
+
+
+def checkpoints(trainer: Trainer) -> list[tuple[str, str]]:
+    """Name the checkpoints of a run and what each is best at."""
+    rows = []
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint) and callback.best_model_path:
+            path, score = shown(callback.best_model_path), callback.best_model_score
+            if callback.monitor is None or score is None:
+                rows.append(("checkpoint of the last epoch", path))
+            else:
+                rows.append((f"checkpoint of the best {callback.monitor} ({score:.4f})", path))
+    return rows
+
+
+def fit_report(trainer: Trainer) -> str:
+    """Describe a finished training run, and the command that comes next."""
+    logs, newest = log_folder(trainer), newest_checkpoint(trainer)
+    config = saved_config(trainer)
+    rows = headlines(trainer.callback_metrics) + checkpoints(trainer)
+    rows += [("logs", shown(logs))] if logs else []
+    rows += [("configuration", shown(config))] if config else []
+    text = (
+        f"\nTrained for {trainer.current_epoch} epochs, {trainer.global_step} steps. "
+        f"Numbers of the last epoch:\n{table(rows)}\nNext:\n"
+    )
+    if newest and config:
+        text += f"  weince validate -c {shown(config)} --ckpt_path {shown(newest)}\n"
+    if logs:
+        text += f"  tensorboard --logdir {shown(logs.parent)}\n"
+    return text
+
+
+def interruption_report(trainer: Trainer, saved: Path | None) -> str:
+    """Say how to resume."""
+    config = saved_config(trainer)
+    newest = saved or newest_checkpoint(trainer)
+    if newest is None or config is None:
+        return "\nInterrupted before the first checkpoint: there is nothing to resume.\n"
+    what = f"Saved step {trainer.global_step}" if saved else "The last epoch's checkpoint is there"
+    return (
+        f"\nInterrupted. {what}. Resume with:\n"
+        f"  weince fit -c {shown(config)} --ckpt_path {shown(newest)}\n"
+    )
+
+
+def evaluation_report(trainer: Trainer, checkpoint: str | None) -> str:
+    """Give the numbers of a validation or test run."""
+    metrics = trainer.callback_metrics
+    source = shown(checkpoint) if checkpoint else "the untrained weights: no --ckpt_path was given"
+    return f"\nNumbers of {source}:\n{table(headlines(metrics) + details(metrics))}"

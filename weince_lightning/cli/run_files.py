@@ -1,0 +1,65 @@
+"""Where the files of a run lie, and the saved configuration among them."""
+
+import os
+import shlex
+from pathlib import Path
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.cli import SaveConfigCallback
+
+
+def log_folder(trainer: Trainer) -> Path | None:
+    """Return the folder of the first logger that has one of its own for each run."""
+    for logger in trainer.loggers:
+        # Asked of the logger, not of the trainer: `trainer.log_dir` waits for all processes.
+        folder = getattr(logger, "log_dir", None)
+        if folder is not None:
+            return Path(folder)
+    return None
+
+
+def checkpoint_folder(trainer: Trainer) -> Path | None:
+    """Return the folder of the first checkpoint callback; known once a run has been set up."""
+    callback = trainer.checkpoint_callback
+    if isinstance(callback, ModelCheckpoint) and callback.dirpath is not None:
+        return Path(callback.dirpath)
+    return None
+
+
+def saved_config(trainer: Trainer) -> Path | None:
+    """Return where the configuration of a run lies: with its logs, or else its checkpoints."""
+    folder = log_folder(trainer) or checkpoint_folder(trainer)
+    return None if folder is None else folder / "config.yaml"
+
+
+def newest_checkpoint(trainer: Trainer) -> Path | None:
+    """Return the checkpoint of this run that was written last."""
+    folder = checkpoint_folder(trainer)
+    files = [] if folder is None else list(folder.glob("*.ckpt"))
+    return max(files, key=lambda file: file.stat().st_mtime, default=None)
+
+
+def shown(path: str | Path) -> str:
+    """Write a path as one types it: relative below the working folder, quoted where needed."""
+    relative = os.path.relpath(path)
+    return shlex.quote(str(path) if relative.startswith(os.pardir) else relative)
+
+
+class SaveRunConfig(SaveConfigCallback):
+    """Save the whole configuration beside the logs of a run, or else beside its checkpoints.
+
+    Those folders are new for every run (``version_0``, ``version_1``, ...), so a second run neither
+    stops nor overwrites the configuration of the first.
+    """
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Wait: the folder of the checkpoints is not known before :meth:`on_fit_start`."""
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the file, in the main process."""
+        path = saved_config(trainer)
+        if path is None or not trainer.is_global_zero:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.parser.save(self.config, path, skip_none=False, overwrite=True, multifile=False)
