@@ -26,7 +26,7 @@ class Evidence:
 
 def unit(row: Tensor) -> Tensor:
     norm = row.square().sum().sqrt()
-    return row * 0 if float(norm) < 1e-6 else row / norm
+    return row * 0 if float(norm.detach()) < 1e-6 else row / norm
 
 
 def candidates_of(

@@ -10,7 +10,7 @@ from torch import Tensor
 from weince_lightning.functional.candidates import build_candidates, score
 from weince_lightning.functional.contrastive import negative_shortfalls
 from weince_lightning.functional.tails import fit_pooled, fit_tail
-from weince_lightning.losses import InfoNCELoss, TailGate, WEINCELoss, WeibitLink
+from weince_lightning.losses import InfoNCELoss, TailGate, WeibitLink, WEINCELoss
 
 FILES = sorted((Path(__file__).parent / "golden").glob("*.npz"))
 ARMS = (

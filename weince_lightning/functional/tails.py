@@ -3,7 +3,7 @@ r"""How Weibull-like the hard negatives' tail is: evidence from one batch (desig
 Everything here is data for the gate and the shape, never differentiated.
 """
 
-import math
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -67,7 +67,8 @@ def fit_tail(
 
     Args:
         shortfalls: Shape ``(anchors, candidates)``; ``inf`` where there is no negative.
-        num_negatives: Negatives of each anchor, shape ``(anchors,)`` or ``(1,)``.
+        num_negatives: Negatives of each anchor, shape ``(anchors,)``, or ``(1,)`` where all have
+            ``max_negatives``.
         max_negatives: An upper bound of ``num_negatives``, known to the host.
         tail_fraction: Part of the negatives that is the tail, in ``(0, 1]``.
         min_tail_points: Fewest points of a tail.
@@ -85,10 +86,13 @@ def fit_tail(
         >>> fit_tail(quantiles[None], torch.tensor([100]), 100).beta_hat
         tensor([4.0000])
     """
-    width = max(1, tail_size(max_negatives, tail_fraction, min_tail_points))
-    smallest = shortfalls.topk(min(width, shortfalls.shape[1]), largest=False, sorted=True).values
-    wanted = (num_negatives.double() * tail_fraction).round().long()
-    size = wanted.clamp_min(max(10, min_tail_points)).minimum(num_negatives)
+    width = tail_size(max_negatives, tail_fraction, min_tail_points)
+    smallest = shortfalls.topk(width, largest=False, sorted=True).values
+    if len(num_negatives) == 1:
+        size = torch.full_like(num_negatives, width)
+    else:
+        sizes = _tail_sizes(max_negatives, tail_fraction, min_tail_points)
+        size = sizes.to(num_negatives.device)[num_negatives]
     beta_hat, r_squared, delta_aic, num_points = _fit_lines(smallest, size)
     hardest = smallest[:, 0]
     rho = hardest.masked_fill(hardest.isinf(), 2.0)
@@ -108,13 +112,19 @@ def fit_pooled(
     Returns:
         Slope and fit, two scalars, from the smallest 5 % of the shortfalls, at least 1024.
     """
-    width = min(max_negatives, max(1024, math.floor(0.05 * max_negatives)))
+    width = min(max_negatives, max(1024, max_negatives // 20))
     flat = torch.cat([group.flatten() for group in shortfalls])
-    smallest = flat.topk(max(1, width), largest=False, sorted=True).values
-    wanted = (0.05 * num_negatives.double()).floor().long()
-    size = wanted.clamp_min(1024).minimum(num_negatives)
+    smallest = flat.topk(width, largest=False, sorted=True).values
+    size = (num_negatives // 20).clamp_min(1024).minimum(num_negatives)
     beta_hat, r_squared, _, _ = _fit_lines(smallest[None], size[None])
     return beta_hat[0], r_squared[0]
+
+
+@lru_cache(maxsize=8)
+def _tail_sizes(max_negatives: int, tail_fraction: float, min_tail_points: int) -> Tensor:
+    """Tail size for each number of negatives up to the largest: exact, without float64."""
+    numbers = range(max_negatives + 1)
+    return torch.tensor([tail_size(k, tail_fraction, min_tail_points) for k in numbers])
 
 
 def _fit_lines(smallest: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -1,0 +1,69 @@
+"""Unit vectors, layouts and masks."""
+
+import pytest
+import torch
+
+from weince_lightning.functional.candidates import build_candidates, score, unit_vectors
+
+
+def test_rows_have_length_one_whatever_their_length(generator):
+    rows = torch.randn(5, 7, generator=generator, dtype=torch.float64)
+    for scale in (1e-3, 1.0, 1e3):
+        norms = torch.linalg.vector_norm(unit_vectors(rows * scale), dim=1)
+        torch.testing.assert_close(norms, torch.ones(5, dtype=torch.float64))
+
+
+def test_rows_below_the_least_norm_are_zero_with_zero_gradient():
+    rows = torch.tensor([[3e-7, 4e-7], [0.0, 0.0], [3e-6, 4e-6]], requires_grad=True)
+    unit = unit_vectors(rows)
+    unit[:, 0].sum().backward()
+    assert unit.tolist()[:2] == [[0.0, 0.0], [0.0, 0.0]]
+    assert unit[2].tolist() == pytest.approx([0.6, 0.8])
+    assert rows.grad[:2].tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    assert rows.grad[2].all()
+
+
+@pytest.mark.parametrize(
+    ("layout", "anchors", "negatives"), [("views", 8, 6), ("pairs", 8, 3), ("queries", 4, 3)]
+)
+def test_layouts_have_the_promised_numbers(layout, anchors, negatives, generator):
+    z = torch.randn(4, 3, generator=generator)
+    groups = [score(group) for group in build_candidates(z, z, layout)]
+    assert sum(len(group.positive) for group in groups) == anchors
+    for group in groups:
+        assert group.num_negatives.tolist() == [negatives]
+        assert group.max_negatives == negatives
+        assert ((~group.not_negative).sum(dim=1) == negatives).all()
+
+
+@pytest.mark.parametrize("layout", ["views", "pairs", "queries"])
+@pytest.mark.parametrize("shape", [(4, 2, 3), (5, 3)])
+def test_explicit_negatives_are_seen_by_the_anchors_of_the_first_view_alone(
+    layout, shape, generator
+):
+    z = torch.randn(4, 3, generator=generator)
+    negatives = torch.randn(*shape, generator=generator)
+    plain = build_candidates(z, z, layout)
+    base = score(plain[0]).max_negatives
+    groups = [score(g) for g in build_candidates(z, z, layout, negatives=negatives)]
+    assert groups[0].max_negatives == base + shape[-2]
+    assert all(group.max_negatives == base for group in groups[1:])
+
+
+def test_positives_are_the_other_view(generator):
+    z0 = torch.randn(4, 3, generator=generator, dtype=torch.float64)
+    z1 = torch.randn(4, 3, generator=generator, dtype=torch.float64)
+    expected = torch.cosine_similarity(z0, z1)
+    for layout in ("views", "pairs", "queries"):
+        for group in build_candidates(z0, z1, layout):
+            scores = score(group)
+            found = scores.similarity.gather(1, scores.positive[:, None]).squeeze(1)
+            torch.testing.assert_close(found, expected.repeat(len(found) // 4))
+
+
+def test_equal_ids_are_no_negatives(generator):
+    z = torch.randn(4, 3, generator=generator)
+    ids = torch.tensor([5, 6, 5, 7])
+    (scores,) = [score(group) for group in build_candidates(z, z, "views", ids=ids)]
+    assert scores.num_negatives.tolist() == [4, 6, 4, 6, 4, 6, 4, 6]
+    assert scores.max_negatives == 6
