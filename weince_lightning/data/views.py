@@ -1,0 +1,136 @@
+"""From an image to what the network sees: two random views, or the one evaluation image."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torchvision.transforms import v2
+
+Transform: TypeAlias = nn.Module | Callable[[Any], Any]
+"""Takes a PIL image; torchvision's and lightly's transforms, or any function, are such."""
+
+
+def colour_augmentation(image_size: int) -> list[Transform]:
+    """Augmentation of the WEINCE paper: SimCLR's without blur and normalisation."""
+    return [
+        v2.RandomResizedCrop(image_size, scale=(0.08, 1.0)),
+        v2.RandomHorizontalFlip(),
+        v2.RandomApply([v2.ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.8),
+        v2.RandomGrayscale(p=0.2),
+    ]
+
+
+def grey_augmentation(image_size: int) -> list[Transform]:
+    """The paper's augmentation as far as it touches grey images: saturation and hue fall away."""
+    return [
+        v2.RandomResizedCrop(image_size, scale=(0.08, 1.0)),
+        v2.RandomHorizontalFlip(),
+        v2.RandomApply([v2.ColorJitter(0.8, 0.8)], p=0.8),
+    ]
+
+
+def digits_augmentation(image_size: int) -> list[Transform]:
+    """Small rotations, shifts and scalings; a mirrored or cropped digit may be another digit."""
+    return [
+        v2.Resize((image_size, image_size)),
+        v2.RandomAffine(
+            degrees=15,
+            translate=(0.125, 0.125),
+            scale=(0.8, 1.2),
+            interpolation=v2.InterpolationMode.BILINEAR,
+        ),
+    ]
+
+
+def to_float(view: Any) -> Tensor:
+    """Turn an image into a plain float32 tensor; integers are scaled to [0, 1].
+
+    Raises:
+        TypeError: If ``view`` is neither a PIL image nor a tensor.
+    """
+    if isinstance(view, Image.Image):
+        view = v2.functional.pil_to_tensor(view)
+    if not isinstance(view, Tensor):
+        kind = type(view).__name__
+        raise TypeError(f"transforms must return a PIL image or a tensor, got {kind}.")
+    scaled: Tensor = v2.functional.to_dtype(view.as_subclass(Tensor), torch.float32, scale=True)
+    return scaled
+
+
+class TwoViews:
+    """Draw two views of an image.
+
+    Args:
+        transforms: A list of transforms, composed and applied twice, or one transform, applied
+            twice unless it returns a list of two views itself, as lightly's multi-view ones do.
+        mode: PIL mode that the transforms receive, ``"L"`` (grey) or ``"RGB"``.
+
+    Raises:
+        TypeError: If ``transforms`` is neither callable nor a list of callables.
+        ValueError: If the list is empty.
+    """
+
+    def __init__(self, transforms: Sequence[Transform] | Transform, mode: str):
+        if not callable(transforms):
+            if not isinstance(transforms, list | tuple) or not all(map(callable, transforms)):
+                raise TypeError(
+                    f"transforms must be callable or a list of callables, got {transforms!r}."
+                )
+            if not transforms:
+                raise ValueError("transforms must hold at least one transform, got an empty list.")
+        self._transform: Transform = transforms if callable(transforms) else v2.Compose(transforms)
+        self._mode = mode
+
+    def __call__(self, image: Image.Image) -> list[Tensor]:
+        """Return the two views, float32 of shape ``(channels, height, width)``."""
+        image = image.convert(self._mode)
+        views = self._transform(image)
+        if not isinstance(views, list | tuple):
+            views = [views, self._transform(image)]
+        if len(views) != 2:
+            raise ValueError(f"transforms must return one view or two, got {len(views)}.")
+        return [to_float(view) for view in views]
+
+
+class EvaluationView:
+    """Bring an image to ``image_size`` (shorter side resized, middle cut out), nothing random.
+
+    Args:
+        image_size: Side of the square result in pixels.
+        mode: PIL mode of the result, ``"L"`` (grey) or ``"RGB"``.
+    """
+
+    def __init__(self, image_size: int, mode: str):
+        self._size = (image_size, image_size)
+        self._transform = v2.Compose([v2.Resize(image_size), v2.CenterCrop(image_size)])
+        self._mode = mode
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        """Return the image, float32 in [0, 1] of shape ``(channels, image_size, image_size)``."""
+        image = image.convert(self._mode)
+        return to_float(image if image.size == self._size else self._transform(image))
+
+
+@contextmanager
+def fixed_random_numbers(*key: int) -> Iterator[None]:
+    """Seed torch's CPU, NumPy's and Python's global generators by ``key``; restore them afterwards.
+
+    Transforms draw from the global generators, so there is no generator to pass to them.
+    """
+    states = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
+    seeds = np.random.SeedSequence(key).generate_state(3)
+    try:
+        # Not torch.manual_seed: it would reseed the accelerator's generator too, beyond restoring.
+        torch.default_generator.manual_seed(int(seeds[0]))
+        np.random.seed(seeds[1])
+        random.seed(int(seeds[2]))
+        yield
+    finally:
+        torch.default_generator.set_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])

@@ -1,0 +1,275 @@
+"""One Lightning data module for every data set of the table."""
+
+import difflib
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningDataModule
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from weince_lightning.data.images import Images
+from weince_lightning.data.sources import MissingDataError, image_folder_classes
+from weince_lightning.data.splits import stratified_split
+from weince_lightning.data.table import DATASETS
+from weince_lightning.data.views import (
+    EvaluationView,
+    Transform,
+    TwoViews,
+    fixed_random_numbers,
+)
+
+Part = Literal["train", "val", "test"]
+
+
+class VisionData(LightningDataModule):
+    """Images for contrastive pretraining and for the evaluation of what it learnt.
+
+    Training, validation and test batches are ``(views, labels)``: two float32 tensors
+    ``(batch, channels, height, width)`` in [0, 1] and int64 labels, -1 where unknown. The batches
+    of :meth:`evaluation_dataloader` and prediction are ``(images, labels)``, without augmentation.
+
+    Args:
+        dataset: Name of a data set: digits, fashion_mnist, cifar10, cifar100, stl10, imagenet32,
+            tiny_imagenet or image_folder.
+        data_dir: Folder with the files of the data set, or with the data set's own folder.
+        batch_size: Images per batch and process, at least 1; a training batch should hold 2.
+        num_workers: Processes that load images beside the main one.
+        image_size: Side of the images in pixels; None is the data set's own.
+        in_channels: 1 makes images grey, 3 makes them RGB; None is the data set's own.
+        transforms: Augmentation of a PIL image: a list of transforms, applied twice, or one
+            transform; lightly's multi-view transforms, which return two views, fit as they are.
+            None is the data set's own. With transforms of your own, ``image_size`` concerns the
+            evaluation images only.
+        val_fraction: Share of the labelled training images kept for validation, in [0, 1), the
+            same share of each class; 0 trains on all of them and leaves no validation set.
+        split_seed: Fixes which images are kept, and the random views of validation and test.
+        download: Whether to fetch missing files, for the data sets that torchvision can fetch.
+
+    Attributes:
+        in_channels: Channels of the images, 1 or 3.
+        image_size: Side of the evaluation images in pixels.
+
+    Example:
+        >>> data = VisionData("digits", batch_size=32)
+        >>> (first, second), labels = next(iter(data.train_dataloader()))
+        >>> first.shape, labels.shape, data.num_classes
+        (torch.Size([32, 1, 16, 16]), torch.Size([32]), 10)
+    """
+
+    def __init__(
+        self,
+        dataset: str = "digits",
+        data_dir: str | Path = "data",
+        batch_size: int = 256,
+        num_workers: int = 0,
+        image_size: int | None = None,
+        in_channels: Literal[1, 3] | None = None,
+        transforms: list[Transform] | Transform | None = None,
+        val_fraction: float = 0.1,
+        split_seed: int = 0,
+        download: bool = False,
+    ):
+        super().__init__()
+        if dataset not in DATASETS:
+            near = difflib.get_close_matches(str(dataset), DATASETS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            known = ", ".join(DATASETS)
+            raise ValueError(f"dataset must be one of {known}, got {dataset!r}.{hint}")
+        _check_integer("batch_size", batch_size, 1)
+        _check_integer("num_workers", num_workers, 0)
+        _check_integer("split_seed", split_seed, 0, 2**32 - 1)
+        if image_size is not None:
+            _check_integer("image_size", image_size, 1)
+        if in_channels not in (None, 1, 3):
+            raise ValueError(f"in_channels must be 1, 3 or None, got {in_channels!r}.")
+        if isinstance(val_fraction, bool) or not isinstance(val_fraction, int | float):
+            raise TypeError(f"val_fraction must be a number, got {val_fraction!r}.")
+        if not 0 <= val_fraction < 1:
+            raise ValueError(f"val_fraction must lie in [0, 1), got {val_fraction}.")
+        self.dataset = dataset
+        self.data_dir = Path(data_dir).expanduser()
+        self.batch_size = batch_size
+        self.num_workers = num_workers
+        self.val_fraction = val_fraction
+        self.split_seed = split_seed
+        self.download = download
+        self._table_row = DATASETS[dataset]
+        self.image_size = image_size or self._table_row.image_size
+        self.in_channels = in_channels or self._table_row.in_channels
+        mode = "L" if self.in_channels == 1 else "RGB"
+        if transforms is None:
+            transforms = self._table_row.augmentation(self.image_size)
+        self._two_views = TwoViews(transforms, mode)
+        self._evaluation_view = EvaluationView(self.image_size, mode)
+        self._loaded: dict[str, Images] = {}
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes; of an image folder 0 without class folders (labels unknown)."""
+        if self._table_row.num_classes is not None:
+            return self._table_row.num_classes
+        try:
+            return len(image_folder_classes(self.data_dir))
+        except MissingDataError as error:
+            raise self._explained(error) from error
+
+    def prepare_data(self) -> None:
+        """Fetch missing files when ``download`` is set; called in one process per machine."""
+        if self.download and self._table_row.download is not None:
+            self._table_row.download(self.data_dir)
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """Random pairs of views in random order, both from the global random numbers.
+
+        A last incomplete batch is dropped, unless it is the only one.
+        """
+        split = self._table_row.pretraining_split
+        if split == "train":
+            images, positions = self._part("train")
+        else:
+            images = self._read(split)
+            positions = np.arange(len(images))
+        processes = self.trainer.world_size if self.trainer else 1
+        return DataLoader(
+            _RandomViews(images, positions, self._two_views),
+            batch_size=self.batch_size,
+            shuffle=True,
+            num_workers=self.num_workers,
+            drop_last=len(positions) // processes > self.batch_size,
+            pin_memory=torch.cuda.is_available(),
+        )
+
+    def val_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
+        """Fixed pairs of views of the validation images; an empty list if ``val_fraction`` is 0."""
+        return self._fixed_views("val") if self.val_fraction else []
+
+    def test_dataloader(self) -> DataLoader[Any]:
+        """Fixed pairs of views of the test images."""
+        return self._fixed_views("test")
+
+    def predict_dataloader(self) -> DataLoader[Any]:
+        """The test images without augmentation."""
+        return self.evaluation_dataloader("test")
+
+    def evaluation_dataloader(self, split: Part) -> DataLoader[Any]:
+        """Images without augmentation, each once, in an order that never changes.
+
+        Args:
+            split: ``"train"`` (labelled images, the bank of a kNN), ``"val"`` or ``"test"``.
+
+        Returns:
+            Loader of ``(images, labels)``.
+
+        Raises:
+            ValueError: If there is no such split.
+        """
+        return self._fixed_loader(_EvaluationImages(*self._part(split), self._evaluation_view))
+
+    def _fixed_views(self, split: Part) -> DataLoader[Any]:
+        images, positions = self._part(split)
+        return self._fixed_loader(_FixedViews(images, positions, self._two_views, self.split_seed))
+
+    def _fixed_loader(self, dataset: Dataset[Any]) -> DataLoader[Any]:
+        return DataLoader(
+            dataset,
+            batch_size=self.batch_size,
+            num_workers=self.num_workers,
+            pin_memory=torch.cuda.is_available(),
+            # Every iteration draws a seed; without an own generator, from the global one.
+            generator=torch.Generator(),
+        )
+
+    def _part(self, split: Part) -> tuple[Images, NDArray[np.int64]]:
+        """Find the images of a split and their positions."""
+        if split not in ("train", "val", "test"):
+            raise ValueError(f"split must be 'train', 'val' or 'test', got {split!r}.")
+        if split == "val" and not self.val_fraction:
+            raise ValueError(
+                "split must be 'train' or 'test', got 'val', but val_fraction=0 keeps no images."
+            )
+        test_fraction = self._table_row.test_fraction
+        if split == "test" and not test_fraction:
+            images = self._read("test")
+            return images, np.arange(len(images))
+        images = self._read("train")
+        rest, test = stratified_split(images.labels, test_fraction, self.split_seed)
+        train, val = stratified_split(images.labels[rest], self.val_fraction, self.split_seed)
+        parts = {"train": rest[train], "val": rest[val], "test": test}
+        if not len(parts[split]):
+            raise ValueError(
+                f"val_fraction must leave images to every split, got {self.val_fraction} of "
+                f"{len(rest)} images."
+            )
+        return images, parts[split]
+
+    def _read(self, split: str) -> Images:
+        if split not in self._loaded:
+            try:
+                self._loaded[split] = self._table_row.read(self.data_dir, split)
+            except MissingDataError as error:
+                raise self._explained(error) from error
+        return self._loaded[split]
+
+    def _explained(self, error: MissingDataError) -> MissingDataError:
+        return MissingDataError(f"{self.dataset}: {error} {self._table_row.how_to_get}")
+
+
+class _Selection(Dataset[Any]):
+    """Some of the images, by position."""
+
+    def __init__(self, images: Images, positions: NDArray[np.int64]):
+        self._images = images
+        self._positions = positions
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+
+class _RandomViews(_Selection):
+    """Two views, drawn anew each time."""
+
+    def __init__(self, images: Images, positions: NDArray[np.int64], two_views: TwoViews):
+        super().__init__(images, positions)
+        self._two_views = two_views
+
+    def __getitem__(self, index: int) -> tuple[list[Tensor], int]:
+        position = self._positions[index]
+        return self._two_views(self._images[position]), int(self._images.labels[position])
+
+
+class _FixedViews(_RandomViews):
+    """Two views that depend on the seed and on the image's place in its data set alone."""
+
+    def __init__(
+        self, images: Images, positions: NDArray[np.int64], two_views: TwoViews, seed: int
+    ):
+        super().__init__(images, positions, two_views)
+        self._seed = seed
+
+    def __getitem__(self, index: int) -> tuple[list[Tensor], int]:
+        with fixed_random_numbers(self._seed, int(self._positions[index])):
+            return super().__getitem__(index)
+
+
+class _EvaluationImages(_Selection):
+    """Images without augmentation."""
+
+    def __init__(self, images: Images, positions: NDArray[np.int64], view: EvaluationView):
+        super().__init__(images, positions)
+        self._view = view
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        position = self._positions[index]
+        return self._view(self._images[position]), int(self._images.labels[position])
+
+
+def _check_integer(name: str, value: int, smallest: int, largest: int | None = None) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an integer, got {value!r}.")
+    if value < smallest or (largest is not None and value > largest):
+        bound = f"at least {smallest}" + (f" and at most {largest}" if largest is not None else "")
+        raise ValueError(f"{name} must be {bound}, got {value}.")
