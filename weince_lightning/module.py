@@ -1,0 +1,323 @@
+"""The Lightning module: an encoder and a projection head under any loss over two views."""
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import FrameType
+from typing import Any, Literal, cast, get_args
+
+import torch
+from lightly.utils.lars import LARS
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.parsing import collect_init_args
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+from torch.optim import Adam, AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from weince_lightning.losses import ContrastiveTerms, WEINCELoss
+from weince_lightning.losses.checks import check_choice, check_integer, check_number
+from weince_lightning.networks import build_encoder, feature_dimension, projection_head
+
+OptimizerName = Literal["adam", "adamw", "lars"]
+Schedule = Literal["constant", "cosine"]
+Stage = Literal["train", "val", "test"]
+
+
+class ContrastiveModule(LightningModule):
+    r"""Pretrain an encoder so that two views of an image end up close and other images apart.
+
+    Each view goes through encoder and projection head on its own, as in the paper's code and
+    lightly's, so that BatchNorm normalises each view by its own statistics.
+
+    To change a part, override it: :meth:`encode` (from images to features and projections),
+    :meth:`step` (from a batch to the loss) or :meth:`configure_optimizers`.
+
+    Args:
+        backbone: "convnet", "resnet18", "resnet50", "vit_small", "timm:NAME", or a module from
+            images to features ``(batch, features)``.
+        loss: Any module or function from the projections ``(z0, z1)`` of the two views to a
+            scalar: ours, lightly's, your own. None is :class:`WEINCELoss` as the paper has it.
+        in_channels: Number of colour channels of the images, at least 1.
+        image_size: Height and width of the images in pixels, at least 1.
+        projection_dim: Length of the projections, at least 1.
+        learning_rate: Learning rate after warm-up, above 0.
+        weight_decay: Weight decay of all parameters but biases and normalisation layers, at least
+            0. LARS needs it above 0, since lightly's adapts decayed parameters alone.
+        optimizer: "adam", "adamw" or "lars" (momentum 0.9).
+        schedule: Learning rate after warm-up: "constant", or "cosine" down to 0.1 % at the end.
+        warmup_fraction: Share of the training steps over which the learning rate rises linearly,
+            in ``[0, 1)``; 0.1 of 100 epochs are 10 epochs.
+        backbone_options: Further arguments of a named backbone, such as
+            ``{"small_image_stem": False}``; see :func:`weince_lightning.networks.build_encoder`.
+
+    Raises:
+        TypeError: If an argument is of the wrong kind.
+        ValueError: If a number is out of its range or a name is unknown.
+
+    References:
+        Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations",
+        ICML 2020, arXiv:2002.05709.
+
+    Example:
+        >>> module = ContrastiveModule("convnet", in_channels=1, image_size=16)
+        >>> views = [torch.rand(4, 1, 16, 16), torch.rand(4, 1, 16, 16)]
+        >>> sorted(module.step((views, torch.zeros(4))))
+        ['features', 'labels', 'loss', 'projections', 'terms']
+    """
+
+    def __init__(
+        self,
+        backbone: str | nn.Module = "resnet18",
+        loss: nn.Module | Callable[[Tensor, Tensor], Tensor] | None = None,
+        in_channels: int = 3,
+        image_size: int = 32,
+        projection_dim: int = 64,
+        learning_rate: float = 3e-4,
+        weight_decay: float = 0.0,
+        optimizer: OptimizerName = "adam",
+        schedule: Schedule = "constant",
+        warmup_fraction: float = 0.0,
+        backbone_options: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.in_channels = check_integer("in_channels", in_channels, at_least=1)
+        self.image_size = check_integer("image_size", image_size, at_least=1)
+        self.learning_rate = check_number("learning_rate", learning_rate, above=0.0)
+        self.weight_decay = check_number("weight_decay", weight_decay, at_least=0.0)
+        self.optimizer: OptimizerName = check_choice(
+            "optimizer", optimizer, get_args(OptimizerName)
+        )
+        self.schedule: Schedule = check_choice("schedule", schedule, get_args(Schedule))
+        self.warmup_fraction = check_number("warmup_fraction", warmup_fraction, at_least=0.0)
+        if warmup_fraction >= 1.0:
+            raise ValueError(f"warmup_fraction must be below 1, got {warmup_fraction!r}.")
+        if optimizer == "lars" and weight_decay == 0.0:
+            raise ValueError(
+                'weight_decay must be above 0 with optimizer "lars", got 0. lightly\'s LARS adapts '
+                "the step of decayed parameters alone; SimCLR takes 1e-6."
+            )
+        self._save_plain_hyperparameters()
+
+        self.backbone = build_encoder(backbone, in_channels, image_size, **(backbone_options or {}))
+        self.feature_dim = feature_dimension(self.backbone, in_channels, image_size)
+        self.projection_head = projection_head(
+            self.feature_dim, check_integer("projection_dim", projection_dim, at_least=1)
+        )
+        if isinstance(loss, type) or not (loss is None or callable(loss)):
+            raise TypeError(f"loss must be an nn.Module instance or a function, got {loss!r}.")
+        self.loss = WEINCELoss() if loss is None else loss
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Compute the features of images, as evaluation uses them.
+
+        Args:
+            images: Images in ``[0, 1]``, shape ``(batch, in_channels, image_size, image_size)``.
+
+        Returns:
+            Features, shape ``(batch, feature_dim)``.
+
+        Raises:
+            ValueError: If the images do not have that shape.
+            TypeError: If they are not floating-point numbers of the module's precision.
+        """
+        self._check_images(images)
+        features: Tensor = self.backbone(images)
+        return features
+
+    def encode(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the features of images and their projections, on which the loss works.
+
+        Args:
+            images: Images in ``[0, 1]``, shape ``(batch, in_channels, image_size, image_size)``.
+
+        Returns:
+            Features ``(batch, feature_dim)`` and projections ``(batch, projection_dim)``.
+        """
+        features = self(images)
+        return features, self.projection_head(features)
+
+    def step(self, batch: Sequence[Any]) -> dict[str, Any]:
+        """Compute the loss of a batch, and what callbacks may want to see.
+
+        Args:
+            batch: ``(views, labels)``: two image tensors in ``[0, 1]``, and the class of each
+                image, int64, shape ``(batch,)``, -1 if unknown. What follows is ignored.
+
+        Returns:
+            ``loss`` (scalar with gradient), ``terms`` (:class:`ContrastiveTerms`, None for a loss
+            without such), ``features`` and ``projections`` (pairs, one tensor per view), and
+            ``labels``; all but ``loss`` detached. In evaluation a single sample has no negative:
+            its ``loss`` and ``terms`` are None.
+
+        Raises:
+            TypeError: If the batch or the loss's value is of the wrong kind.
+            ValueError: If the shapes do not fit the module or each other.
+        """
+        views, labels = _views_and_labels(batch)
+        (features0, projections0), (features1, projections1) = map(self.encode, views)
+        loss, terms = None, None
+        if self.training or len(projections0) * self._num_processes() > 1:
+            loss, terms = self._compute_loss(projections0, projections1)
+        return {
+            "loss": loss,
+            "terms": terms,
+            "features": (features0.detach(), features1.detach()),
+            "projections": (projections0.detach(), projections1.detach()),
+            "labels": labels,
+        }
+
+    def training_step(self, batch: Sequence[Any], batch_idx: int) -> dict[str, Any]:
+        """Return :meth:`step` and log ``train/loss``."""
+        return self._logged_step(batch, "train")
+
+    def validation_step(self, batch: Sequence[Any], batch_idx: int) -> dict[str, Any]:
+        """Return :meth:`step` and log ``val/loss``, the mean over all samples but lone ones."""
+        return self._logged_step(batch, "val")
+
+    def test_step(self, batch: Sequence[Any], batch_idx: int) -> dict[str, Any]:
+        """Return :meth:`step` and log ``test/loss``, the mean over all samples but lone ones."""
+        return self._logged_step(batch, "test")
+
+    def predict_step(self, batch: Sequence[Any], batch_idx: int) -> tuple[Tensor, Tensor]:
+        """Return the features and labels of a batch ``(images, labels)``."""
+        images, labels, *_ = batch
+        return self(images), labels
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """Return the optimizer and, unless the learning rate is constant, its schedule by step."""
+        parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        groups: list[dict[str, Any]] = [{"params": parameters}]
+        if self.weight_decay > 0.0:
+            groups = [
+                {"params": [parameter for parameter in parameters if parameter.ndim > 1]},
+                {
+                    "params": [parameter for parameter in parameters if parameter.ndim <= 1],
+                    "weight_decay": 0.0,
+                },
+            ]
+        create = _OPTIMIZERS[self.optimizer]
+        optimizer = create(groups, lr=self.learning_rate, weight_decay=self.weight_decay)
+        if self.schedule == "constant" and self.warmup_fraction == 0.0:
+            return optimizer
+        num_steps = self.trainer.estimated_stepping_batches
+        if math.isinf(num_steps):
+            raise ValueError(
+                "schedule and warmup_fraction must have a training of known length, got a trainer "
+                "without end; set its max_epochs or max_steps."
+            )
+        warmup_steps = round(self.warmup_fraction * num_steps)
+        # A plain function is not part of the scheduler's saved state: a training that is resumed
+        # with more epochs follows the longer schedule.
+        scheduler = LambdaLR(
+            optimizer,
+            lambda step: _rate_factor(step, int(num_steps), warmup_steps, self.schedule),
+        )
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
+
+    def _save_plain_hyperparameters(self) -> None:
+        """Keep the constructor's arguments, but those that a safe checkpoint can not hold."""
+        calls = collect_init_args(
+            cast(FrameType, inspect.currentframe()), [], classes=(LightningModule,)
+        )
+        arguments = [argument for call in calls for argument in call.items()]
+        self.save_hyperparameters(
+            ignore=[name for name, value in arguments if not _is_plain(value)]
+        )
+        if "_instantiator" in self.hparams:
+            # LightningCLI describes every argument in plain values, a loss by its class path.
+            self.save_hyperparameters()
+
+    def _logged_step(self, batch: Sequence[Any], stage: Stage) -> dict[str, Any]:
+        outputs = self.step(batch)
+        if outputs["loss"] is not None:
+            self.log(
+                f"{stage}/loss",
+                outputs["loss"],
+                on_step=stage == "train",
+                on_epoch=stage != "train",
+                prog_bar=True,
+                batch_size=len(outputs["labels"]),
+                sync_dist=True,
+            )
+        return outputs
+
+    def _compute_loss(self, z0: Tensor, z1: Tensor) -> tuple[Tensor, ContrastiveTerms | None]:
+        """Call the loss once, by its ``terms`` where it has them."""
+        compute_terms = getattr(self.loss, "terms", None)
+        if callable(compute_terms):
+            terms: ContrastiveTerms = compute_terms(z0, z1)
+            return terms.loss, terms._replace(loss=terms.loss.detach())
+        loss = self.loss(z0, z1)
+        if not isinstance(loss, Tensor) or loss.ndim != 0:
+            kind = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise TypeError(f"loss must return a scalar tensor, got {kind}.")
+        return loss, None
+
+    def _check_images(self, images: Tensor) -> None:
+        expected = (self.in_channels, self.image_size, self.image_size)
+        if images.ndim != 4 or images.shape[1:] != expected:
+            raise ValueError(
+                f"images must have shape (batch, {', '.join(map(str, expected))}), as the module's "
+                f"in_channels and image_size say, got {tuple(images.shape)}."
+            )
+        too_wide = images.dtype == torch.float64 != self.dtype
+        if not images.is_floating_point() or too_wide:
+            raise TypeError(
+                f"images must be {self.dtype} in [0, 1], got {images.dtype}; convert them, "
+                "for example with torchvision's ToDtype(torch.float32, scale=True)."
+            )
+
+    def _num_processes(self) -> int:
+        return 1 if self._trainer is None else self.trainer.world_size
+
+
+_OPTIMIZERS: dict[OptimizerName, Callable[..., Optimizer]] = {
+    "adam": Adam,
+    "adamw": AdamW,
+    "lars": partial(LARS, momentum=0.9),
+}
+
+
+def _views_and_labels(batch: Sequence[Any]) -> tuple[Sequence[Tensor], Tensor]:
+    """Return the two views and the labels of a training batch, or refuse it."""
+    if not isinstance(batch, Sequence) or len(batch) < 2 or not isinstance(batch[0], Sequence):
+        raise TypeError(
+            "batch must be (views, labels) with a sequence of two image tensors as views, "
+            f"got {_kinds(batch)}. Images without labels get the label -1."
+        )
+    views, labels = batch[0], batch[1]
+    sizes = [len(view) for view in views]
+    if len(sizes) != 2 or sizes[0] != sizes[1]:
+        raise ValueError(f"views must be two tensors of as many images, got {sizes} images.")
+    return views, labels
+
+
+def _kinds(batch: object) -> str:
+    """Name the kinds of a batch's parts, for an error."""
+    if not isinstance(batch, Sequence):
+        return f"a {type(batch).__name__}"
+    return f"({', '.join(type(part).__name__ for part in batch)})"
+
+
+def _rate_factor(step: int, num_steps: int, warmup_steps: int, schedule: Schedule) -> float:
+    """Return the learning rate of a step as a share of the highest one."""
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    if schedule == "constant":
+        return 1.0
+    progress = min(1.0, (step - warmup_steps) / max(1, num_steps - 1 - warmup_steps))
+    return 0.001 + 0.999 * (1.0 + math.cos(math.pi * progress)) / 2.0
+
+
+def _is_plain(value: object) -> bool:
+    """Whether ``torch.load(weights_only=True)`` reads a value: no subclasses, such as NumPy's."""
+    if type(value) is list or type(value) is tuple:
+        return all(map(_is_plain, value))
+    if type(value) is dict:
+        return all(map(_is_plain, [*value, *value.values()]))
+    return value is None or type(value) in (bool, int, float, str)
