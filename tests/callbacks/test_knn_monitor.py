@@ -1,0 +1,198 @@
+"""KNNMonitor in real runs."""
+
+import warnings
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from weince_lightning.callbacks import KNNMonitor
+from weince_lightning.callbacks.knn_monitor import extract_features
+from weince_lightning.functional.neighbours import neighbour_scores
+
+NAMES = {f"knn/top1_k{k}" for k in (1, 5, 20, 50)} | {"knn/top1"}
+NAMES |= {f"knn/recall_at_{r}" for r in (1, 2, 5, 10, 20, 50)}
+
+
+def knn_metrics(trainer):
+    return {
+        name: value for name, value in trainer.callback_metrics.items() if name.startswith("knn")
+    }
+
+
+def scores(module, data, split, **options):
+    bank = extract_features(module, data.evaluation_dataloader("train"))
+    queries = extract_features(module, data.evaluation_dataloader(split))
+    return neighbour_scores(*queries, *bank, **options)
+
+
+def test_it_logs_the_promised_names(make_trainer, make_module, make_data):
+    trainer = make_trainer(callbacks=[KNNMonitor()])
+    trainer.fit(make_module(), make_data())
+    assert set(knn_metrics(trainer)) == NAMES
+
+
+def test_metrics_are_the_scores_of_the_validation_images(make_trainer, make_module, make_data):
+    module, data = make_module(), make_data()
+    trainer = make_trainer(callbacks=[KNNMonitor(k=(3, 7), temperature=0.2)])
+    trainer.fit(module, data)
+    wanted = scores(module, data, "val", k=(3, 7), temperature=0.2)
+    metrics = knn_metrics(trainer)
+    accuracy = [metrics["knn/top1_k3"], metrics["knn/top1_k7"]]
+    assert torch.equal(torch.stack(accuracy), wanted.accuracy)
+    assert metrics["knn/top1"] == metrics["knn/top1_k7"]
+    recall = [metrics[f"knn/recall_at_{r}"] for r in (1, 2, 5, 10, 20, 50)]
+    assert torch.equal(torch.stack(recall), wanted.recall)
+
+
+def test_a_test_run_asks_with_the_test_images(make_trainer, make_module, make_data):
+    module, data = make_module(), make_data()
+    trainer = make_trainer(callbacks=[KNNMonitor()])
+    trainer.test(module, data, verbose=False)
+    wanted = scores(module, data, "test").accuracy
+    assert data.evaluated[:2] == ["train", "test"]
+    assert trainer.callback_metrics["knn/top1_k5"] == wanted[1]
+
+
+def test_a_validate_run_always_looks(make_trainer, make_module, make_data):
+    trainer = make_trainer(callbacks=[KNNMonitor(every_n_epochs=5)])
+    trainer.validate(make_module(), make_data(), verbose=False)
+    assert set(knn_metrics(trainer)) == NAMES
+
+
+def test_the_sanity_check_is_skipped(make_trainer, make_module, make_data):
+    data = make_data()
+    trainer = make_trainer(callbacks=[KNNMonitor()], num_sanity_val_steps=2, max_epochs=2)
+    trainer.fit(make_module(), data)
+    assert data.evaluated == ["train", "val"] * 2
+
+
+def test_a_checkpoint_can_follow_it_every_other_epoch(
+    make_trainer, make_module, make_data, tmp_path
+):
+    data = make_data()
+    checkpoint = ModelCheckpoint(tmp_path, monitor="knn/top1", mode="max", every_n_epochs=2)
+    trainer = make_trainer(
+        callbacks=[KNNMonitor(every_n_epochs=2), checkpoint], enable_checkpointing=True,
+        max_epochs=4,
+    )  # fmt: skip
+    trainer.fit(make_module(), data)
+    assert data.evaluated == ["train", "val"] * 2
+    assert checkpoint.best_model_score == trainer.callback_metrics["knn/top1"]
+
+
+def test_the_metric_is_on_the_progress_bar(make_trainer, make_module, make_data):
+    trainer = make_trainer(callbacks=[KNNMonitor()])
+    trainer.fit(make_module(), make_data())
+    assert set(trainer.progress_bar_metrics) == {"knn/top1"}
+
+
+def test_several_validation_loaders_do_not_change_the_names(make_trainer, make_module, make_data):
+    trainer = make_trainer(callbacks=[KNNMonitor()])
+    trainer.fit(make_module(), make_data(num_val_loaders=2))
+    assert set(knn_metrics(trainer)) == NAMES
+
+
+def test_two_monitors_log_apart(make_trainer, make_module, make_data):
+    monitors = [KNNMonitor(k=[1]), KNNMonitor(k=[3], name="knn_wide", every_n_epochs=1)]
+    trainer = make_trainer(callbacks=monitors)
+    trainer.fit(make_module(), make_data())
+    assert {"knn/top1_k1", "knn_wide/top1_k3"} <= set(trainer.callback_metrics)
+
+
+def test_modes_and_statistics_of_the_module_stay(make_trainer, make_module, make_data):
+    class Modes(Callback):
+        def on_validation_epoch_end(self, trainer, pl_module):
+            self.modes = [module.training for module in pl_module.modules()]
+            self.state = {name: value.clone() for name, value in pl_module.state_dict().items()}
+
+    class MixedModes(Callback):
+        def on_validation_start(self, trainer, pl_module):
+            pl_module.encoder.train()
+
+    before, after = Modes(), Modes()
+    callbacks = [MixedModes(), before, KNNMonitor(), after]
+    make_trainer(callbacks=callbacks).validate(make_module(), make_data(), verbose=False)
+    assert before.modes == after.modes
+    assert True in after.modes
+    assert False in after.modes
+    assert all(torch.equal(before.state[name], value) for name, value in after.state.items())
+
+
+def test_features_are_computed_in_evaluation_mode_on_the_cpu(make_module, make_data):
+    module, loader = make_module(), make_data().evaluation_dataloader("val")
+    module.train()
+    features, labels = extract_features(module, loader)
+    assert module.training
+    module.eval()
+    wanted = torch.cat([module(images) for images, _ in loader])
+    torch.testing.assert_close(features, wanted.detach(), rtol=0, atol=0)
+    assert not features.requires_grad
+    assert labels.tolist() == [index % 4 for index in range(21)]
+
+
+def test_images_without_label_are_left_out(make_trainer, make_module, make_data):
+    module, data = make_module(), make_data(unlabelled=10)
+    trainer = make_trainer(callbacks=[KNNMonitor()])
+    trainer.fit(module, data)
+    bank = extract_features(module, data.evaluation_dataloader("train"))
+    queries = extract_features(module, data.evaluation_dataloader("val"))
+    wanted = neighbour_scores(queries[0][10:], queries[1][10:], bank[0][10:], bank[1][10:])
+    assert trainer.callback_metrics["knn/top1_k5"] == wanted.accuracy[1]
+
+
+@pytest.mark.filterwarnings("default")
+def test_without_any_label_it_warns_once_and_logs_nothing(make_trainer, make_module, make_data):
+    trainer = make_trainer(callbacks=[KNNMonitor()], max_epochs=2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.fit(make_module(), make_data(unlabelled=48))
+    assert sum("KNNMonitor" in str(warning.message) for warning in caught) == 1
+    assert not knn_metrics(trainer)
+
+
+def test_plain_loaders_are_refused_before_training(make_trainer, make_module, make_data):
+    trainer, data = make_trainer(callbacks=[KNNMonitor()]), make_data()
+    with pytest.raises(TypeError, match=r"evaluation_dataloader.*plain loaders were passed"):
+        trainer.fit(make_module(), data.train_dataloader(), data.val_dataloader())
+
+
+def test_a_data_module_without_the_method_is_refused_by_name(make_trainer, make_module, make_data):
+    class Bare(type(make_data())):
+        evaluation_dataloader = None
+
+    with pytest.raises(TypeError, match=r"evaluation_dataloader\(split\).*got Bare"):
+        make_trainer(callbacks=[KNNMonitor()]).fit(make_module(), Bare())
+
+
+def test_a_fast_development_run_reads_the_first_batches_only(make_trainer, make_module, make_data):
+    module, data = make_module(), make_data()
+    trainer = make_trainer(callbacks=[KNNMonitor()], fast_dev_run=1)
+    trainer.fit(module, data)
+    bank = extract_features(module, data.evaluation_dataloader("train"))
+    queries = extract_features(module, data.evaluation_dataloader("val"))
+    wanted = neighbour_scores(queries[0][:10], queries[1][:10], bank[0][:10], bank[1][:10])
+    assert trainer.callback_metrics["knn/recall_at_1"] == wanted.recall[0]
+    assert trainer.callback_metrics["knn/top1_k5"] == wanted.accuracy[1]
+
+
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true", "bf16-mixed"])
+def test_every_precision_works(precision, make_trainer, make_module, make_data):
+    trainer = make_trainer(callbacks=[KNNMonitor()], precision=precision)
+    trainer.validate(make_module(), make_data(), verbose=False)
+    assert set(knn_metrics(trainer)) == NAMES
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"k": ()}, r"k must hold numbers of at least 1, got \(\)"),
+        ({"k": (5, 0)}, r"k must hold numbers of at least 1, got \(5, 0\)"),
+        ({"temperature": 0}, "temperature must be positive, got 0"),
+        ({"every_n_epochs": 0}, "every_n_epochs must be at least 1, got 0"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        KNNMonitor(**arguments)

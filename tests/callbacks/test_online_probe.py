@@ -1,0 +1,273 @@
+"""OnlineLinearProbe in real runs."""
+
+import warnings
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.nn.functional import linear
+
+from weince_lightning.callbacks import OnlineLinearProbe
+
+
+class Outputs(Callback):
+    """Keeps what the steps returned in the last epoch."""
+
+    def on_train_epoch_start(self, trainer, pl_module):
+        self.train = []
+
+    def on_validation_epoch_start(self, trainer, pl_module):
+        self.val = []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.train.append(outputs)
+
+    def on_validation_batch_end(
+        self, trainer, pl_module, outputs, batch, batch_idx, dataloader_idx=0
+    ):
+        self.val.append(outputs)
+
+
+def weights(probe):
+    state = probe.state_dict()
+    return state["weight"].clone(), state["bias"].clone()
+
+
+def probe_metrics(trainer):
+    return {name for name in trainer.callback_metrics if name.startswith("probe")}
+
+
+def test_it_learns_to_tell_separable_features(make_trainer, make_module, make_data):
+    trainer = make_trainer(callbacks=[OnlineLinearProbe(num_classes=4)], max_epochs=10)
+    trainer.fit(make_module(), make_data())
+    assert trainer.callback_metrics["probe/train_top1"] > 0.95
+    assert trainer.callback_metrics["probe/val_top1"] > 0.95
+
+
+def test_validation_accuracy_is_the_mean_over_samples_not_over_batches(
+    make_trainer, make_module, make_data
+):
+    # 21 images in batches of 10: the last one holds a single image.
+    probe, outputs = OnlineLinearProbe(4, learning_rate=1e-4), Outputs()
+    trainer = make_trainer(callbacks=[probe, outputs])
+    trainer.fit(make_module(), make_data())
+    right = torch.cat([
+        linear(view, *weights(probe)).argmax(1) == output["labels"]
+        for output in outputs.val for view in output["features"]
+    ])  # fmt: skip
+    assert len(right) == 42
+    torch.testing.assert_close(trainer.callback_metrics["probe/val_top1"], right.float().mean())
+
+
+def test_training_accuracy_is_taken_before_the_probe_learns(make_trainer, make_module, make_data):
+    # At zero all scores are equal and class 0 wins; the first epoch is one batch long.
+    outputs = Outputs()
+    trainer = make_trainer(callbacks=[OnlineLinearProbe(4), outputs], limit_train_batches=1)
+    trainer.fit(make_module(), make_data())
+    share = (outputs.train[0]["labels"] == 0).float().mean()
+    assert trainer.callback_metrics["probe/train_top1"] == share
+
+
+def test_it_learns_by_adam_on_the_mean_cross_entropy(make_trainer, make_module, make_data):
+    probe, outputs = OnlineLinearProbe(4, learning_rate=0.05), Outputs()
+    make_trainer(callbacks=[probe, outputs]).fit(make_module(), make_data())
+    head = torch.nn.Linear(128, 4)
+    torch.nn.init.zeros_(head.weight)
+    torch.nn.init.zeros_(head.bias)
+    optimizer = torch.optim.Adam(head.parameters(), lr=0.05)
+    for output in outputs.train:
+        loss = torch.nn.functional.cross_entropy(
+            head(torch.cat(output["features"])), output["labels"].repeat(2)
+        )
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    weight, bias = weights(probe)
+    torch.testing.assert_close(weight, head.weight.detach(), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(bias, head.bias.detach(), atol=1e-5, rtol=1e-4)
+
+
+def test_trainer_and_module_hold_nothing_of_it(make_trainer, make_module, make_data):
+    module = make_module()
+    names = set(module.state_dict())
+    trainer = make_trainer(callbacks=[OnlineLinearProbe(4)])
+    trainer.fit(module, make_data())
+    assert trainer.global_step == 3
+    assert len(trainer.optimizers) == 1
+    assert set(module.state_dict()) == names
+
+
+class SeedEachStep(Callback):
+    """Makes a step independent of those before: Lightning does not save random streams."""
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        torch.manual_seed(trainer.global_step)
+
+
+def test_four_epochs_equal_two_and_a_resume_and_two(make_trainer, make_module, make_data, tmp_path):
+    def fit(max_epochs, **options):
+        probe = OnlineLinearProbe(4)
+        checkpoint = ModelCheckpoint(tmp_path / str(max_epochs), filename="last")
+        trainer = make_trainer(
+            callbacks=[probe, checkpoint, SeedEachStep()], enable_checkpointing=True,
+            max_epochs=max_epochs,
+        )  # fmt: skip
+        trainer.fit(make_module(), make_data(shuffle=False), **options)
+        return trainer, weights(probe)
+
+    fit(2)
+    resumed, resumed_weights = fit(4, ckpt_path=tmp_path / "2" / "last.ckpt", weights_only=True)
+    whole, whole_weights = fit(4)
+    assert torch.equal(resumed_weights[0], whole_weights[0])
+    assert torch.equal(resumed_weights[1], whole_weights[1])
+    for name in ("probe/train_top1", "probe/val_top1"):
+        assert resumed.callback_metrics[name] == whole.callback_metrics[name]
+
+
+def test_state_within_an_epoch_keeps_optimizer_and_counts(make_trainer, make_module, make_data):
+    class Swap(Callback):
+        """Replaces the probe by a fresh one with its state, as a resume does."""
+
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            if batch_idx == 1:
+                fresh = OnlineLinearProbe(4)
+                fresh.load_state_dict(trainer.callbacks[0].state_dict())
+                fresh.on_train_start(trainer, pl_module)
+                trainer.callbacks[0] = fresh
+
+    results = []
+    for callbacks in ([SeedEachStep()], [SeedEachStep(), Swap()]):
+        trainer = make_trainer(callbacks=[OnlineLinearProbe(4), *callbacks])
+        trainer.fit(make_module(), make_data(shuffle=False))
+        results.append((weights(trainer.callbacks[0])[0], trainer.callback_metrics))
+    assert torch.equal(results[0][0], results[1][0])
+    assert results[0][1] == results[1][1]
+
+
+def test_the_checkpoint_loads_with_weights_only(make_trainer, make_module, make_data, tmp_path):
+    probe = OnlineLinearProbe(4)
+    trainer = make_trainer(callbacks=[probe])
+    trainer.fit(make_module(), make_data())
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    checkpoint = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    assert torch.equal(checkpoint["callbacks"][probe.state_key]["weight"], weights(probe)[0])
+
+
+def test_a_validate_run_scores_with_the_probe_of_the_checkpoint(
+    make_trainer, make_module, make_data, tmp_path
+):
+    trainer = make_trainer(callbacks=[OnlineLinearProbe(4)], max_epochs=2)
+    trainer.fit(make_module(), make_data())
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    wanted = trainer.callback_metrics["probe/val_top1"]
+    trainer = make_trainer(callbacks=[OnlineLinearProbe(4)])
+    trainer.validate(
+        make_module(), make_data(), ckpt_path=tmp_path / "last.ckpt", verbose=False,
+        weights_only=True,
+    )  # fmt: skip
+    assert trainer.callback_metrics["probe/val_top1"] == wanted
+
+
+def test_a_probe_that_was_validated_first_can_still_learn(
+    make_trainer, make_module, make_data, tmp_path
+):
+    probe, data = OnlineLinearProbe(4), make_data()
+    trainer = make_trainer(callbacks=[probe])
+    trainer.fit(make_module(), data)
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    path = {"ckpt_path": tmp_path / "last.ckpt", "weights_only": True}
+    fresh = OnlineLinearProbe(4)
+    trainer = make_trainer(callbacks=[fresh])
+    trainer.validate(make_module(), data, verbose=False, **path)
+    trainer = make_trainer(callbacks=[fresh], inference_mode=False)
+    trainer.fit(make_module(), data)
+    assert not torch.equal(weights(fresh)[0], weights(probe)[0])
+
+
+def test_an_untrained_probe_logs_nothing(make_trainer, make_module, make_data):
+    trainer = make_trainer(callbacks=[OnlineLinearProbe(4)])
+    trainer.validate(make_module(), make_data(), verbose=False)
+    assert not probe_metrics(trainer)
+
+
+def test_the_sanity_check_does_not_count(make_trainer, make_module, make_data):
+    metrics = []
+    for num_steps in (0, 2):
+        trainer = make_trainer(callbacks=[OnlineLinearProbe(4)], num_sanity_val_steps=num_steps)
+        torch.manual_seed(0)
+        trainer.fit(make_module(), make_data(shuffle=False))
+        metrics.append(trainer.callback_metrics)
+    assert metrics[0] == metrics[1]
+
+
+def test_two_probes_log_and_save_apart(make_trainer, make_module, make_data, tmp_path):
+    probes = [OnlineLinearProbe(4), OnlineLinearProbe(6, name="probe_slow", learning_rate=1e-4)]
+    trainer = make_trainer(callbacks=probes)
+    trainer.fit(make_module(), make_data())
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)["callbacks"]
+    assert [len(saved[probe.state_key]["weight"]) for probe in probes] == [4, 6]
+    assert {"probe/train_top1", "probe_slow/train_top1"} <= probe_metrics(trainer)
+
+
+def test_images_without_label_do_not_count(make_trainer, make_module, make_data):
+    probe, outputs = OnlineLinearProbe(4), Outputs()
+    trainer = make_trainer(callbacks=[probe, outputs])
+    trainer.fit(make_module(), make_data(unlabelled=10))
+    known = torch.cat([output["labels"] for output in outputs.val]) != -1
+    features = [torch.cat([output["features"][view] for output in outputs.val]) for view in (0, 1)]
+    labels = torch.cat([output["labels"] for output in outputs.val])
+    right = torch.cat([
+        (linear(view, *weights(probe)).argmax(1) == labels)[known] for view in features
+    ])  # fmt: skip
+    assert len(right) == 22
+    torch.testing.assert_close(trainer.callback_metrics["probe/val_top1"], right.float().mean())
+
+
+@pytest.mark.filterwarnings("default")
+def test_without_any_label_it_warns_once_and_logs_nothing(make_trainer, make_module, make_data):
+    probe = OnlineLinearProbe(4)
+    trainer = make_trainer(callbacks=[probe], max_epochs=2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.fit(make_module(), make_data(unlabelled=48))
+    assert sum("OnlineLinearProbe" in str(warning.message) for warning in caught) == 1
+    assert not probe_metrics(trainer)
+    assert not weights(probe)[0].any()
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "64-true"])
+def test_the_probe_stays_in_float32(precision, make_trainer, make_module, make_data):
+    probe = OnlineLinearProbe(4)
+    trainer = make_trainer(callbacks=[probe], precision=precision, max_epochs=2)
+    trainer.fit(make_module(), make_data())
+    assert {tensor.dtype for tensor in weights(probe)} == {torch.float32}
+    assert trainer.callback_metrics["probe/train_top1"].isfinite()
+
+
+def test_too_few_classes_are_refused_with_the_label(make_trainer, make_module, make_data):
+    trainer = make_trainer(callbacks=[OnlineLinearProbe(num_classes=3)])
+    with pytest.raises(ValueError, match="num_classes must be larger than every label, got 3"):
+        trainer.fit(make_module(), make_data())
+
+
+def test_a_module_that_returns_no_features_is_refused(make_trainer, make_module, make_data):
+    module = make_module()
+    step = module.training_step
+    module.training_step = lambda batch, batch_idx: step(batch, batch_idx)["loss"]
+    trainer = make_trainer(callbacks=[OnlineLinearProbe(4)])
+    with pytest.raises(TypeError, match=r"must return a dict with features.*got \['loss'\]"):
+        trainer.fit(module, make_data())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_classes": 1}, "num_classes must be at least 2, got 1"),
+        ({"num_classes": 4, "learning_rate": 0}, "learning_rate must be positive, got 0"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        OnlineLinearProbe(**arguments)
