@@ -75,7 +75,7 @@ class VisionData(LightningDataModule):
     ):
         super().__init__()
         if dataset not in DATASETS:
-            near = difflib.get_close_matches(str(dataset), DATASETS, n=1)
+            near = difflib.get_close_matches(str(dataset).lower(), DATASETS, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             known = ", ".join(DATASETS)
             raise ValueError(f"dataset must be one of {known}, got {dataset!r}.{hint}")
@@ -222,11 +222,11 @@ class _Selection(Dataset[Any]):
     """Some of the images, by position."""
 
     def __init__(self, images: Images, positions: NDArray[np.int64]):
-        self._images = images
-        self._positions = positions
+        self.images = images
+        self.positions = positions
 
     def __len__(self) -> int:
-        return len(self._positions)
+        return len(self.positions)
 
 
 class _RandomViews(_Selection):
@@ -237,8 +237,8 @@ class _RandomViews(_Selection):
         self._two_views = two_views
 
     def __getitem__(self, index: int) -> tuple[list[Tensor], int]:
-        position = self._positions[index]
-        return self._two_views(self._images[position]), int(self._images.labels[position])
+        position = self.positions[index]
+        return self._two_views(self.images[position]), int(self.images.labels[position])
 
 
 class _FixedViews(_RandomViews):
@@ -251,7 +251,7 @@ class _FixedViews(_RandomViews):
         self._seed = seed
 
     def __getitem__(self, index: int) -> tuple[list[Tensor], int]:
-        with fixed_random_numbers(self._seed, int(self._positions[index])):
+        with fixed_random_numbers(self._seed, int(self.positions[index])):
             return super().__getitem__(index)
 
 
@@ -263,8 +263,8 @@ class _EvaluationImages(_Selection):
         self._view = view
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        position = self._positions[index]
-        return self._view(self._images[position]), int(self._images.labels[position])
+        position = self.positions[index]
+        return self._view(self.images[position]), int(self.images.labels[position])
 
 
 def _check_integer(name: str, value: int, smallest: int, largest: int | None = None) -> None:
