@@ -125,7 +125,9 @@ class VisionData(LightningDataModule):
     def train_dataloader(self) -> DataLoader[Any]:
         """Random pairs of views in random order, both from the global random numbers.
 
-        A last incomplete batch is dropped, unless it is the only one.
+        ``seed_everything`` repeats them. Worker processes draw different numbers by torch's own
+        seeding; the workers of different ranks only after ``seed_everything(..., workers=True)``,
+        which the command does. A last incomplete batch is dropped, unless it is the only one.
         """
         split = self._table_row.pretraining_split
         if split == "train":
