@@ -4,7 +4,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import FrameType
+from types import FrameType, NoneType
 from typing import Any, Literal, cast, get_args
 
 import torch
@@ -84,13 +84,13 @@ class ContrastiveModule(LightningModule):
         super().__init__()
         self.in_channels = check_integer("in_channels", in_channels, at_least=1)
         self.image_size = check_integer("image_size", image_size, at_least=1)
-        self.learning_rate = check_number("learning_rate", learning_rate, above=0.0)
-        self.weight_decay = check_number("weight_decay", weight_decay, at_least=0.0)
+        learning_rate = float(check_number("learning_rate", learning_rate, above=0.0))
+        weight_decay = float(check_number("weight_decay", weight_decay, at_least=0.0))
+        warmup_fraction = float(check_number("warmup_fraction", warmup_fraction, at_least=0.0))
         self.optimizer: OptimizerName = check_choice(
             "optimizer", optimizer, get_args(OptimizerName)
         )
         self.schedule: Schedule = check_choice("schedule", schedule, get_args(Schedule))
-        self.warmup_fraction = check_number("warmup_fraction", warmup_fraction, at_least=0.0)
         if warmup_fraction >= 1.0:
             raise ValueError(f"warmup_fraction must be below 1, got {warmup_fraction!r}.")
         if optimizer == "lars" and weight_decay == 0.0:
@@ -98,6 +98,13 @@ class ContrastiveModule(LightningModule):
                 'weight_decay must be above 0 with optimizer "lars", got 0. lightly\'s LARS adapts '
                 "the step of decayed parameters alone; SimCLR takes 1e-6."
             )
+        if not isinstance(backbone_options, (dict, NoneType)):
+            raise TypeError(f"backbone_options must be a dict or None, got {backbone_options!r}.")
+        if isinstance(loss, type) or not (loss is None or callable(loss)):
+            raise TypeError(f"loss must be an nn.Module instance or a function, got {loss!r}.")
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.warmup_fraction = warmup_fraction
         self._save_plain_hyperparameters()
 
         self.backbone = build_encoder(backbone, in_channels, image_size, **(backbone_options or {}))
@@ -105,8 +112,6 @@ class ContrastiveModule(LightningModule):
         self.projection_head = projection_head(
             self.feature_dim, check_integer("projection_dim", projection_dim, at_least=1)
         )
-        if isinstance(loss, type) or not (loss is None or callable(loss)):
-            raise TypeError(f"loss must be an nn.Module instance or a function, got {loss!r}.")
         self.loss = WEINCELoss() if loss is None else loss
 
     def forward(self, images: Tensor) -> Tensor:
