@@ -82,36 +82,36 @@ class ContrastiveModule(LightningModule):
         backbone_options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self.in_channels = check_integer("in_channels", in_channels, at_least=1)
-        self.image_size = check_integer("image_size", image_size, at_least=1)
+        # Plain floats, not NumPy's: the optimizer's state repeats them, and must load safely.
         learning_rate = float(check_number("learning_rate", learning_rate, above=0.0))
         weight_decay = float(check_number("weight_decay", weight_decay, at_least=0.0))
         warmup_fraction = float(check_number("warmup_fraction", warmup_fraction, at_least=0.0))
-        self.optimizer: OptimizerName = check_choice(
-            "optimizer", optimizer, get_args(OptimizerName)
-        )
-        self.schedule: Schedule = check_choice("schedule", schedule, get_args(Schedule))
         if warmup_fraction >= 1.0:
-            raise ValueError(f"warmup_fraction must be below 1, got {warmup_fraction!r}.")
+            raise ValueError(f"warmup_fraction must be below 1, got {warmup_fraction}.")
+        check_choice("optimizer", optimizer, get_args(OptimizerName))
+        check_choice("schedule", schedule, get_args(Schedule))
         if optimizer == "lars" and weight_decay == 0.0:
             raise ValueError(
                 'weight_decay must be above 0 with optimizer "lars", got 0. lightly\'s LARS adapts '
                 "the step of decayed parameters alone; SimCLR takes 1e-6."
             )
-        if not isinstance(backbone_options, (dict, NoneType)):
-            raise TypeError(f"backbone_options must be a dict or None, got {backbone_options!r}.")
         if isinstance(loss, type) or not (loss is None or callable(loss)):
             raise TypeError(f"loss must be an nn.Module instance or a function, got {loss!r}.")
+        if not isinstance(backbone_options, (dict, NoneType)):
+            raise TypeError(f"backbone_options must be a dict or None, got {backbone_options!r}.")
+        self.in_channels = check_integer("in_channels", in_channels, at_least=1)
+        self.image_size = check_integer("image_size", image_size, at_least=1)
+        check_integer("projection_dim", projection_dim, at_least=1)
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
+        self.optimizer: OptimizerName = optimizer
+        self.schedule: Schedule = schedule
         self.warmup_fraction = warmup_fraction
         self._save_plain_hyperparameters()
 
         self.backbone = build_encoder(backbone, in_channels, image_size, **(backbone_options or {}))
         self.feature_dim = feature_dimension(self.backbone, in_channels, image_size)
-        self.projection_head = projection_head(
-            self.feature_dim, check_integer("projection_dim", projection_dim, at_least=1)
-        )
+        self.projection_head = projection_head(self.feature_dim, projection_dim)
         self.loss = WEINCELoss() if loss is None else loss
 
     def forward(self, images: Tensor) -> Tensor:
