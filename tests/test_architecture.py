@@ -71,7 +71,9 @@ def test_imports_follow_the_arrows(file, tree):
 def test_functional_needs_torch_alone():
     for file, tree in trees():
         if part_of(file) == "functional":
-            assert third_parties(tree) <= ({"torch", "numpy"} if file.name == "tails.py" else {"torch"})
+            assert third_parties(tree) <= (
+                {"torch", "numpy"} if file.name == "tails.py" else {"torch"}
+            )
 
 
 def test_extremes_needs_numpy_and_scipy_alone():

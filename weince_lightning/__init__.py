@@ -15,8 +15,8 @@ if TYPE_CHECKING:
         TailGate,
         TailShape,
         TopMTerm,
-        WEINCELoss,
         WeibitLink,
+        WEINCELoss,
     )
     from weince_lightning.module import ContrastiveModule
 

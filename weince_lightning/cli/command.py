@@ -15,7 +15,7 @@ from weince_lightning.cli.parser import ConciseParser
 from weince_lightning.cli.report import evaluation_report, fit_report, interruption_report, say
 from weince_lightning.cli.run_files import SaveRunConfig, shown
 
-_ADVERTISEMENTS = ("💡", "TPU available", "HPU available")
+_NOISE = ("💡", "TPU available", "HPU available", "Loading `train_dataloader`")
 
 
 class WeinceCLI(LightningCLI):
@@ -88,8 +88,14 @@ class WeinceCLI(LightningCLI):
         """Build model, data and trainer; values that a class refuses are errors of the user."""
         try:
             super().instantiate_classes()
-        except ValueError as error:
-            self.parser.error(str(error), error)
+        except Exception as error:
+            root = _root(error)
+            if not isinstance(root, (ValueError, TypeError, ImportError, OSError)):
+                raise
+            self.parser.error(str(root), root)
+        if getattr(self.datamodule, "dataset", None) == "digits":
+            # Half a second of work per epoch: processes to share it would cost more.
+            warnings.filterwarnings("ignore", message=".*does not have many workers")
         for logger in self.trainer.loggers:
             # A logger takes the next free version when first asked: asked now, before any of them
             # makes its folder, all that share a folder agree.
@@ -119,7 +125,7 @@ class WeinceCLI(LightningCLI):
         """Write features and labels beside the checkpoint, or into the working folder."""
         arguments["return_predictions"] = True
         batches = self.trainer.predict(**arguments)
-        features, labels = (torch.cat(parts).cpu() for parts in zip(*batches, strict=True))
+        features, labels = (torch.cat(parts).cpu() for parts in zip(*batches or (), strict=True))
         checkpoint = arguments["ckpt_path"]
         target = Path(checkpoint or "untrained").with_suffix(".features.npz")
         np.savez(target, features=features.float().numpy(), labels=labels.numpy())
@@ -135,9 +141,19 @@ class WeinceCLI(LightningCLI):
             say(evaluation_report(self.trainer, arguments["ckpt_path"]))
 
 
+def _root(error: BaseException) -> BaseException:
+    """Return what a class raised, from under what the parser made of it."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return error
+
+
 def _quieten() -> None:
-    """Keep Lightning's advertisements, and its advice that small data does not need, off screen."""
+    """Keep off screen what is addressed to Lightning's developers or advertises for it."""
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero"):
-        logging.getLogger(name).addFilter(
-            lambda record: not str(record.msg).startswith(_ADVERTISEMENTS)
-        )
+        logging.getLogger(name).addFilter(_is_news)
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"lightning\.")
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith(_NOISE)

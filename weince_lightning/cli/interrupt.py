@@ -64,7 +64,7 @@ class InterruptCheckpoint(Callback):
         self.requested = True
         folder = checkpoint_folder(trainer) or log_folder(trainer)
         path = (folder or Path(trainer.default_root_dir)) / CHECKPOINT_NAME
-        trainer.save_checkpoint(path)
+        trainer.save_checkpoint(path, weights_only=False)
         self.path = path
 
     def _receive(self, signum: int, frame: FrameType | None) -> None:

@@ -44,8 +44,9 @@ def _essence(message: str, options: Iterable[str]) -> str:
         return f"{class_path} has no argument {name!r}.{_hint(name, known)}"
     if option := _UNKNOWN_OPTION.search(message):
         name = option[1]
-        known_keys = [key.removeprefix("--") for key in options]
-        return f"there is no option {name!r}.{_hint(name, known_keys)}"
+        keys = [key.removeprefix("--") for key in options]
+        hint = _hint(name, keys) or _hint(name.partition(".")[0], keys)
+        return f"there is no option {name!r}.{hint}"
     if wrong := _WRONG_VALUE.findall(message):
         key, problem = wrong[-1]
         return f"{key}: {problem}"

@@ -1,5 +1,6 @@
 """What the commands say at their end: the numbers, where the files lie, what to type next."""
 
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -40,9 +41,14 @@ def details(metrics: Mapping[str, Tensor]) -> list[tuple[str, str]]:
     """Name every other number."""
     return [
         (name, f"{float(value):.4f}")
-        for name, value in sorted(metrics.items())
+        for name, value in sorted(metrics.items(), key=lambda item: _by_number(item[0]))
         if name not in _HEADLINES
     ]
+
+
+def _by_number(name: str) -> list[str | int]:
+    # k5 stands before k20. Text and digits alternate, so that like is compared with like.
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def table(rows: Iterable[tuple[str, str]]) -> str:

@@ -62,4 +62,5 @@ class SaveRunConfig(SaveConfigCallback):
         if path is None or not trainer.is_global_zero:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.parser.save(self.config, path, skip_none=False, overwrite=True, multifile=False)
+        # By position: "keep what is None" has another name since jsonargparse 4.49.
+        self.parser.save(self.config, path, "yaml", False, overwrite=True, multifile=False)

@@ -1,0 +1,277 @@
+"""The command as a person types it: real training on the digits, real files, real Ctrl-C."""
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import LightningDataModule
+from torch.utils.data import DataLoader, TensorDataset
+
+from weince_lightning import ContrastiveModule
+from weince_lightning.cli import main
+from weince_lightning.cli.arguments import (
+    UnknownConfigError,
+    complete_arguments,
+    find_config,
+    packaged_configs,
+)
+
+SHORT = ["--trainer.max_epochs=2", "--trainer.enable_progress_bar=false"]
+INTERRUPTIBLE = ["fit", "-c=digits", "--trainer.max_epochs=2", "--trainer.limit_train_batches=6"]
+
+
+class Finished(NamedTuple):
+    """A training run: its working folder, what it printed, and its own folder."""
+
+    folder: Path
+    output: str
+    run: Path
+
+
+def run(folder, *arguments):
+    """Run ``weince`` in a folder; give what it wrote to standard output."""
+    output, before = io.StringIO(), Path.cwd()
+    os.chdir(folder)
+    try:
+        with contextlib.redirect_stdout(output):
+            main([*arguments])
+    finally:
+        os.chdir(before)
+        # The trainer sets it for the whole process.
+        torch.use_deterministic_algorithms(False)
+    return output.getvalue()
+
+
+def command_after(label, text):
+    """The arguments of the ``weince`` command that the text suggests."""
+    return shlex.split(re.search(rf"{label}.*\n  weince (.+)", text)[1])
+
+
+def numbers(text):
+    return dict(re.findall(r"\(([\w/]+)\) +([\d.]+)\n", text))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("work")
+    return Finished(folder, run(folder, "fit", *SHORT), folder / "runs" / "digits" / "version_0")
+
+
+def test_fit_ends_with_the_promised_numbers(finished):
+    assert set(numbers(finished.output)) == {
+        "train/loss",
+        "val/loss",
+        "knn/top1",
+        "probe/val_top1",
+        "tail/lambda_mean",
+        "tail/beta_hat_mean",
+    }
+
+
+def test_files_that_fit_names_exist(finished):
+    named = re.findall(r"  (runs/\S+)", finished.output)
+    assert len(named) >= 4
+    assert all((finished.folder / name).exists() for name in named)
+
+
+@pytest.mark.parametrize("name", ["best", "last"])
+def test_checkpoints_load_without_pickled_classes(finished, name):
+    torch.load(finished.run / "checkpoints" / f"{name}.ckpt", weights_only=True)
+
+
+def test_validate_as_suggested_repeats_the_numbers_of_fit(finished):
+    output = run(finished.folder, *command_after("Next", finished.output))
+    for name in ("val/loss", "knn/top1", "probe/val_top1"):
+        assert numbers(output)[name] == numbers(finished.output)[name]
+
+
+def test_validate_finds_the_configuration_beside_the_checkpoint(finished, capsys):
+    output = run(
+        finished.folder, "validate", "--ckpt_path", f"{finished.run}/checkpoints/last.ckpt"
+    )
+    assert numbers(output)["val/loss"] == numbers(finished.output)["val/loss"]
+    assert "config.yaml" in capsys.readouterr().err
+
+
+def test_option_overrides_the_settings_behind_a_checkpoint(finished):
+    arguments = [*command_after("Next", finished.output), "--model.loss.temperature=5"]
+    output = run(finished.folder, *arguments)
+    assert numbers(output)["val/loss"] != numbers(finished.output)["val/loss"]
+
+
+def test_predict_writes_features_and_labels_of_the_test_images(finished):
+    run(finished.folder, "predict", "--ckpt_path", f"{finished.run}/checkpoints/last.ckpt")
+    saved = np.load(finished.run / "checkpoints" / "last.features.npz")
+    assert saved["features"].shape[0] == 359
+    assert np.bincount(saved["labels"]).tolist() == [36, 36, 35, 37, 36, 36, 36, 36, 35, 36]
+
+
+def test_evaluation_starts_no_log_of_its_own(finished):
+    run(finished.folder, "test", "--ckpt_path", f"{finished.run}/checkpoints/last.ckpt")
+    assert not list(finished.folder.glob("lightning_logs"))
+
+
+def test_second_run_is_bit_identical_and_keeps_the_first(finished, tmp_path):
+    run(finished.folder, "fit", *SHORT)
+    states = [
+        torch.load(
+            finished.run.with_name(version) / "checkpoints" / "last.ckpt", weights_only=True
+        )["state_dict"]
+        for version in ("version_0", "version_1")
+    ]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0] | states[1])
+
+
+def test_fit_without_arguments_says_which_configuration_it_takes(capsys):
+    assert complete_arguments(["fit"]) == ["fit", "-c", find_config("digits")]
+    assert "'digits'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", ["--model=X", "--data.dataset=cifar10", "-c=digits", "--help"])
+def test_default_configuration_stands_back_for_choices_of_the_user(given):
+    assert find_config("digits") not in complete_arguments(["fit", given])[2:]
+
+
+@pytest.mark.parametrize("name", ["digits", "digits.yaml", "loss/weince", "data/cifar100.yaml"])
+def test_packaged_configurations_have_names(name):
+    assert find_config(name) == str(packaged_configs()[name.removesuffix(".yaml")])
+
+
+def test_an_existing_path_wins_over_a_packaged_name(tmp_path, monkeypatch):
+    (tmp_path / "digits").write_text("{}", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert complete_arguments(["fit", "--config", "digits"]) == ["fit", "--config", "digits"]
+
+
+def test_unknown_configuration_names_the_nearest(capsys):
+    with pytest.raises(UnknownConfigError, match="nearest packaged one is 'loss/infonce'"):
+        find_config("loss/infonc")
+    with pytest.raises(SystemExit, match="2"):
+        main(["fit", "-c", "loss/infonc"])
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_help_names_every_packaged_configuration_and_a_first_command(capsys):
+    main(["--help"])
+    text = capsys.readouterr().out
+    assert "weince fit -c digits\n" in text
+    assert all(f"  {name}" in text for name in packaged_configs())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("model: {loss: {class_path: weince_lightning.WEINCELoss, init_args: {temprature: 1}}}",
+         "WEINCELoss has no argument 'temprature'. Did you mean 'temperature'?"),
+        ("model: {learning_rat: 1}",
+         "ContrastiveModule has no argument 'learning_rat'. Did you mean 'learning_rate'?"),
+        ("data: {batchsize: 8}",
+         "VisionData has no argument 'batchsize'. Did you mean 'batch_size'?"),
+        ("trainer: {max_epoch: 8}", "'trainer.max_epoch'. Did you mean 'trainer.max_epochs'?"),
+        ("modle: {depth: 1}", "there is no option 'modle.depth'. Did you mean 'model'?"),
+        ("model: {loss: {class_path: weince_lightning.WEINCELoss, init_args: {mix: logit}}}",
+         "mix: Expected a typing.Literal['logits', 'losses']. Got value: logit"),
+        ("model: {loss: {class_path: weince_lightning.WEINCELoss, init_args: {gate: 2.0}}}",
+         "gate must be"),
+        ("data: {dataset: digit}", "Did you mean 'digits'?"),
+    ],
+)  # fmt: skip
+def test_wrong_configuration_is_refused_in_a_few_lines(content, message, tmp_path, capsys):
+    file = tmp_path / "wrong.yaml"
+    file.write_text(content, encoding="utf-8")
+    with pytest.raises(SystemExit, match="2"):
+        main(["fit", "-c", "digits", "-c", str(file)])
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") <= 3
+
+
+class ForeignData(LightningDataModule):
+    """Data of a user's own, without the attributes that the command links."""
+
+    def train_dataloader(self):
+        views = torch.rand(32, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+        return DataLoader(TensorDataset(views), batch_size=16, collate_fn=self.two_views)
+
+    @staticmethod
+    def two_views(samples):
+        images = torch.stack([image for (image,) in samples])
+        return (images, images.flip(-1)), torch.zeros(len(images)).long()
+
+
+class ForeignModule(ContrastiveModule):
+    """A module of a user's own, with an argument of its own."""
+
+    def __init__(self, depth: int = 1, **rest):
+        super().__init__(**rest)
+        self.depth = depth
+
+
+def test_other_classes_run_with_a_loss_of_lightly(tmp_path):
+    here = Path(__file__).stem
+    output = run(
+        tmp_path,
+        "fit",
+        f"--data={here}.ForeignData",
+        f"--model={here}.ForeignModule",
+        "--model.depth=3",
+        "--model.backbone=convnet",
+        "--model.in_channels=1",
+        "--model.image_size=8",
+        "--model.loss=lightly.loss.NTXentLoss",
+        "--trainer.log_every_n_steps=1",
+        *SHORT,
+    )
+    assert "train/loss" in numbers(output)
+
+
+def start(folder, *arguments):
+    command = [sys.executable, "-u", "-m", "weince_lightning", *arguments]
+    return subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0
+    )
+
+
+def read_until(process, pattern):
+    """Read what a process writes, a byte at a time, until the pattern stands there."""
+    seen = b""
+    while not re.search(pattern, seen):
+        byte = process.stdout.read(1)
+        assert byte, seen.decode()
+        seen += byte
+    return seen.decode()
+
+
+def test_interrupted_training_resumes_as_suggested(tmp_path):
+    process = start(tmp_path, *INTERRUPTIBLE)
+    read_until(process, rb"Epoch 1: +33%")
+    process.send_signal(signal.SIGINT)
+    output = process.communicate()[0].decode()
+    assert process.returncode == 130
+    assert "Traceback" not in output
+    saved = tmp_path / "runs" / "digits" / "version_0" / "checkpoints" / "interrupted.ckpt"
+    assert 6 < torch.load(saved, weights_only=True)["global_step"] < 12
+    resumed = run(tmp_path, *command_after("Resume", output), SHORT[1])
+    assert "Trained for 2 epochs, 12 steps" in resumed
+
+
+def test_impatient_interruptions_leave_a_checkpoint(tmp_path):
+    process = start(tmp_path, *INTERRUPTIBLE)
+    read_until(process, rb"Epoch 1: +33%")
+    for _ in range(20):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGINT)
+    output = process.communicate()[0].decode()
+    assert process.returncode == 130
+    checkpoint = command_after("Resume", output)[-1]
+    assert torch.load(tmp_path / checkpoint, weights_only=True)["global_step"] >= 6

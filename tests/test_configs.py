@@ -1,0 +1,156 @@
+"""Every packaged configuration parses, builds and changes only what it names."""
+
+import inspect
+import itertools
+import pkgutil
+
+import pytest
+import torch
+import yaml
+from jsonargparse import capture_parser
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.cli import LightningCLI
+
+from weince_lightning import ContrastiveModule, WEINCELoss
+from weince_lightning.cli.arguments import find_config, packaged_configs
+from weince_lightning.cli.command import WeinceCLI
+from weince_lightning.data import VisionData
+
+CONFIGS = packaged_configs()
+LOSSES = [name for name in CONFIGS if name.startswith("loss/")]
+DATA = [name for name in CONFIGS if name.startswith("data/")]
+COMPLETE = ["digits", "fashion_mnist"]
+
+
+@pytest.fixture(scope="module")
+def parser():
+    return capture_parser(lambda: WeinceCLI(["fit"]))
+
+
+@pytest.fixture(scope="module")
+def alone(parser):
+    """The settings of the loss of each loss file by itself."""
+    return {name: settings(build_loss(parser, "digits", name)) for name in LOSSES}
+
+
+def parse(parser, *layers, options=()):
+    layers = [part for name in layers for part in ("-c", find_config(name))]
+    return parser.parse_args(["fit", *layers, *options]).fit
+
+
+def build_loss(parser, *layers):
+    config = parser.parse_args(["fit", *(f"-c={find_config(name)}" for name in layers)])
+    return parser.instantiate_classes(config).fit.model.loss
+
+
+def settings(part):
+    """A loss as nested plain values, from what its parts hold."""
+    if isinstance(part, torch.nn.ModuleList):
+        return [settings(child) for child in part]
+    if not hasattr(part, "__dict__"):
+        return part
+    held = {k: v for k, v in vars(part).items() if not k.startswith("_") and k != "training"}
+    if isinstance(part, torch.nn.Module):
+        held |= dict(part.named_children()) | {k: v.tolist() for k, v in part.named_buffers()}
+    return type(part), {name: settings(value) for name, value in held.items()}
+
+
+def load(name):
+    return yaml.safe_load(CONFIGS[name].read_text(encoding="utf-8"))
+
+
+def unset_arguments(spec):
+    """Arguments that a class has and its specification leaves out, at any depth."""
+    if isinstance(spec, list):
+        return [name for item in spec for name in unset_arguments(item)]
+    if not isinstance(spec, dict):
+        return []
+    arguments = spec.get("init_args", {})
+    parameters = inspect.signature(pkgutil.resolve_name(spec["class_path"])).parameters.values()
+    known = {p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD}
+    unset = sorted(known - set(arguments))
+    return unset + [name for value in arguments.values() for name in unset_arguments(value)]
+
+
+def test_the_promised_configs_are_there():
+    assert {"base", *COMPLETE} <= set(CONFIGS)
+    promised = ("infonce", "weince", "weince_released", "weince_rho", "weince_aic")
+    assert set(LOSSES) == {f"loss/{name}" for name in promised}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_loss_file_sets_the_loss_and_nothing_else(name):
+    content = load(name)
+    assert list(content) == ["model"]
+    assert list(content["model"]) == ["loss"]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_loss_file_sets_every_argument(name):
+    assert unset_arguments(load(name)["model"]["loss"]) == []
+
+
+@pytest.mark.parametrize(("first", "last"), list(itertools.permutations(LOSSES, 2)))
+def test_last_of_two_loss_files_counts_alone(parser, alone, first, last):
+    assert settings(build_loss(parser, "digits", first, last)) == alone[last]
+
+
+def test_loss_files_give_different_losses(alone):
+    assert all(one != other for one, other in itertools.combinations(alone.values(), 2))
+
+
+def test_weince_file_is_the_default_loss(alone):
+    assert alone["loss/weince"] == settings(WEINCELoss())
+
+
+def test_released_file_is_the_released_recipe(alone):
+    assert alone["loss/weince_released"] == settings(WEINCELoss.released())
+
+
+def test_option_replaces_the_gate_of_a_loss_file(parser):
+    config = parse(parser, "loss/weince_rho", options=["--model.loss.gate", "0.25"])
+    assert config.model.init_args.loss.init_args.gate == 0.25
+
+
+def test_number_as_gate_leaves_nothing_under_a_later_loss_file(parser, alone, tmp_path):
+    fixed = tmp_path / "fixed.yaml"
+    fixed.write_text("model: {loss: {init_args: {gate: 0.25}}}", encoding="utf-8")
+    layered = build_loss(parser, "digits", "loss/weince", str(fixed), "loss/weince_rho")
+    assert settings(layered) == alone["loss/weince_rho"]
+
+
+@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("loss", ["loss/infonce", "loss/weince"])
+def test_every_data_and_loss_pair_parses_over_the_base(parser, data, loss):
+    config = parse(parser, "base", data, loss)
+    assert config.data.init_args.dataset == data.removeprefix("data/")
+    assert config.trainer.max_epochs == 100
+
+
+@pytest.mark.parametrize("data", [name for name in DATA if name != "data/image_folder"])
+def test_base_builds_a_model_for_the_images_of_every_data_file(parser, data):
+    options = ["fit", "-c", find_config("base"), "-c", find_config(data)]
+    built = parser.instantiate_classes(parser.parse_args(options)).fit
+    shape = (2, built.data.in_channels, built.data.image_size, built.data.image_size)
+    assert built.model(torch.zeros(shape)).shape == (2, built.model.feature_dim)
+
+
+@pytest.mark.parametrize("name", ["base", *COMPLETE])
+def test_training_files_keep_the_last_and_the_best_checkpoint(parser, name):
+    built = parser.instantiate_classes(parser.parse_args(["fit", "-c", find_config(name)])).fit
+    savers = [c for c in built.trainer.callbacks if isinstance(c, ModelCheckpoint)]
+    assert [(saver.filename, saver.monitor) for saver in savers] == [
+        ("best", "knn/top1"),
+        ("last", None),
+    ]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_loss_file_serves_a_command_of_the_users_own(name, monkeypatch):
+    class MyModule(ContrastiveModule):
+        pass
+
+    arguments = ["command", "-c", find_config(name), "--model.backbone=convnet"]
+    monkeypatch.setattr("sys.argv", arguments)
+    cli = LightningCLI(MyModule, VisionData, run=False, seed_everything_default=False)
+    assert type(cli.model.loss).__name__ == load(name)["model"]["loss"]["class_path"].split(".")[-1]
