@@ -1,6 +1,7 @@
 """``weince fit | validate | test | predict``: LightningCLI with this project's manners."""
 
 import logging
+import traceback
 import warnings
 from pathlib import Path
 from typing import Any
@@ -89,10 +90,10 @@ class WeinceCLI(LightningCLI):
         try:
             super().instantiate_classes()
         except Exception as error:
-            root = _root(error)
-            if not isinstance(root, (ValueError, TypeError, ImportError, OSError)):
+            refusal = _refusal(error)
+            if not isinstance(refusal, (ValueError, TypeError, ImportError, OSError)):
                 raise
-            self.parser.error(str(root), root)
+            self.parser.error(str(refusal), refusal)
         if getattr(self.datamodule, "dataset", None) == "digits":
             # Half a second of work per epoch: processes to share it would cost more.
             warnings.filterwarnings("ignore", message=".*does not have many workers")
@@ -108,7 +109,8 @@ class WeinceCLI(LightningCLI):
         except (Exception, SystemExit):
             if not self._interrupt.requested:
                 raise
-            say(interruption_report(self.trainer, self._interrupt.path))
+            if self.trainer.is_global_zero:
+                say(interruption_report(self.trainer, self._interrupt.path))
             raise SystemExit(130) from None
         if self.trainer.is_global_zero:
             say(fit_report(self.trainer))
@@ -124,8 +126,12 @@ class WeinceCLI(LightningCLI):
     def predict(self, **arguments: Any) -> None:
         """Write features and labels beside the checkpoint, or into the working folder."""
         arguments["return_predictions"] = True
-        batches = self.trainer.predict(**arguments)
-        features, labels = (torch.cat(parts).cpu() for parts in zip(*batches or (), strict=True))
+        batches = self.trainer.predict(**arguments) or []
+        if not batches or not all(
+            isinstance(batch, tuple) and len(batch) == 2 for batch in batches
+        ):
+            raise SystemExit("weince: error: predict_step must return (features, labels).")
+        features, labels = (torch.cat(parts).cpu() for parts in zip(*batches, strict=True))
         checkpoint = arguments["ckpt_path"]
         target = Path(checkpoint or "untrained").with_suffix(".features.npz")
         np.savez(target, features=features.float().numpy(), labels=labels.numpy())
@@ -141,11 +147,18 @@ class WeinceCLI(LightningCLI):
             say(evaluation_report(self.trainer, arguments["ckpt_path"]))
 
 
-def _root(error: BaseException) -> BaseException:
-    """Return what a class raised, from under what the parser made of it."""
-    while (cause := error.__cause__ or error.__context__) is not None:
+def _refusal(error: BaseException) -> BaseException:
+    """Return what a class raised, from under what jsonargparse made of it."""
+    while _raised_in(error).startswith("jsonargparse") and (
+        cause := error.__cause__ or error.__context__
+    ):
         error = cause
     return error
+
+
+def _raised_in(error: BaseException) -> str:
+    frames = [frame.f_globals["__name__"] for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return str(frames[-1]) if frames else ""
 
 
 def _quieten() -> None:

@@ -7,6 +7,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 
 from weince_lightning.cli.run_files import checkpoint_folder, log_folder
 
@@ -57,11 +58,13 @@ class InterruptCheckpoint(Callback):
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """Save, if the state is whole; Ctrl-C is ignored from here on."""
-        # A worker that loads data dies of the same Ctrl-C: then the exception is a RuntimeError.
-        interrupted = self.requested or isinstance(exception, KeyboardInterrupt)
-        if not interrupted or self._in_step or trainer.world_size > 1 or not trainer.global_step:
+        if trainer.state.fn != TrainerFn.FITTING:
             return
-        self.requested = True
+        # A worker that loads data dies of the same Ctrl-C: then the exception is a RuntimeError.
+        self.requested |= isinstance(exception, KeyboardInterrupt)
+        is_whole = trainer.global_step > 0 and not self._in_step
+        if not self.requested or not is_whole or trainer.world_size > 1:
+            return
         folder = checkpoint_folder(trainer) or log_folder(trainer)
         path = (folder or Path(trainer.default_root_dir)) / CHECKPOINT_NAME
         trainer.save_checkpoint(path, weights_only=False)

@@ -78,15 +78,14 @@ def fit_report(trainer: Trainer) -> str:
     rows = headlines(trainer.callback_metrics) + checkpoints(trainer)
     rows += [("logs", shown(logs))] if logs else []
     rows += [("configuration", shown(config))] if config else []
-    text = (
-        f"\nTrained for {trainer.current_epoch} epochs, {trainer.global_step} steps. "
-        f"Numbers of the last epoch:\n{table(rows)}\nNext:\n"
-    )
+    following = []
     if newest and config:
-        text += f"  weince validate -c {shown(config)} --ckpt_path {shown(newest)}\n"
+        following.append(f"  weince validate -c {shown(config)} --ckpt_path {shown(newest)}\n")
     if logs:
-        text += f"  tensorboard --logdir {shown(logs.parent)}\n"
-    return text
+        following.append(f"  tensorboard --logdir {shown(logs.parent)}\n")
+    steps = f"{trainer.current_epoch} epochs, {trainer.global_step} steps"
+    text = f"\nTrained for {steps}. Numbers of the last epoch:\n{table(rows)}"
+    return text + "".join(["\nNext:\n", *following] if following else [])
 
 
 def interruption_report(trainer: Trainer, saved: Path | None) -> str:

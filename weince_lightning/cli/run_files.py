@@ -14,7 +14,7 @@ def log_folder(trainer: Trainer) -> Path | None:
     for logger in trainer.loggers:
         # Asked of the logger, not of the trainer: `trainer.log_dir` waits for all processes.
         folder = getattr(logger, "log_dir", None)
-        if folder is not None:
+        if isinstance(folder, (str, Path)):  # fast_dev_run's logger answers to any name
             return Path(folder)
     return None
 
@@ -27,10 +27,16 @@ def checkpoint_folder(trainer: Trainer) -> Path | None:
     return None
 
 
-def saved_config(trainer: Trainer) -> Path | None:
-    """Return where the configuration of a run lies: with its logs, or else its checkpoints."""
+def config_path(trainer: Trainer) -> Path | None:
+    """Return where the configuration of a run belongs: to its logs, or else its checkpoints."""
     folder = log_folder(trainer) or checkpoint_folder(trainer)
     return None if folder is None else folder / "config.yaml"
+
+
+def saved_config(trainer: Trainer) -> Path | None:
+    """Return the configuration of a run if it was saved."""
+    path = config_path(trainer)
+    return path if path is not None and path.is_file() else None
 
 
 def newest_checkpoint(trainer: Trainer) -> Path | None:
@@ -58,7 +64,7 @@ class SaveRunConfig(SaveConfigCallback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the file, in the main process."""
-        path = saved_config(trainer)
+        path = config_path(trainer)
         if path is None or not trainer.is_global_zero:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
