@@ -288,7 +288,7 @@ def test_a_rotation_does_not_matter(views, build, generator):
 
 
 @every_loss
-@pytest.mark.parametrize("scale", [1e-3, 1e3])
+@pytest.mark.parametrize("scale", [1e-3, 1e3, 1e25])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_length_of_the_embeddings_does_not_matter(views, build, scale, dtype):
     z0, z1 = (z.detach().to(dtype) for z in views)
@@ -409,6 +409,43 @@ def test_an_anchor_without_negatives_has_no_loss_and_counts_as_easy():
     assert not z0.grad.any()
 
 
+@every_loss
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+def test_anomalies_are_not_found_where_there_are_none(build, generator):
+    z0 = torch.randn(4, 3, generator=generator, requires_grad=True)
+    z1 = z0.detach().clone()
+    with torch.autograd.detect_anomaly():
+        # No negatives, few negatives, a zero row.
+        for ids in (torch.tensor([1, 1, 1, 1]), torch.tensor([1, 1, 1, 2])):
+            build()(torch.cat([z0[:3], 0 * z0[:1]]), z1, ids=ids).backward()
+    assert z0.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("samples", [40, 128, 256])
+def test_exact_duplicates_are_no_evidence_of_a_weibull_tail(dtype, samples, generator):
+    z0 = torch.randn(samples, 32, generator=generator, dtype=dtype)
+    z1 = z0 + 0.3 * torch.randn(samples, 32, generator=generator, dtype=dtype)
+    z0[:30] = z1[:30] = z0[0]
+    tail = WEINCELoss().terms(z0, z1).tail
+    assert (tail.delta_aic[:30].abs() < 0.01).all()
+    assert not tail.beta_hat[:30].any()
+
+
+@pytest.mark.parametrize("layout", ["views", "pairs"])
+@pytest.mark.parametrize("shape", [(1, 5, 4), (5, 4)])
+@every_loss
+def test_one_sample_with_explicit_negatives_leaves_the_second_view_without(
+    build, layout, shape, generator
+):
+    z0, z1 = torch.randn(2, 1, 4, generator=generator)
+    negatives = torch.randn(*shape, generator=generator)
+    terms = build(layout=layout).terms(z0, z1, negatives=negatives)
+    assert terms.num_negatives.tolist() == [5, 0]
+    assert float(terms.per_anchor[1]) == 0.0
+    assert terms.loss.isfinite()
+
+
 def test_absent_evidence_leaves_infonce(views):
     z0, z1 = (z[:3] for z in views)
     terms = WEINCELoss(gate=TailGate(signals="rho"), layout="queries").terms(z0, z1)
@@ -433,15 +470,24 @@ def test_the_temperature_can_be_learned(views):
 
 def test_the_running_shape_moves_only_in_training_with_gradients(views):
     loss = WEINCELoss.released()
-    running = loss.top_m_terms[0].link.running_beta
+    link = loss.top_m_terms[0].link
     loss.eval()(*views)
     loss.train()
     with torch.no_grad():
         loss(*views)
-    assert float(running) == 4.0
+    assert float(link.running_beta) == 4.0
     loss(*views)
-    assert float(running) != 4.0
-    assert loss.state_dict()["top_m_terms.0.link.running_beta"] is not None
+    assert float(link.running_beta) != 4.0
+    assert loss.state_dict()["top_m_terms.0.link.running_beta"] == link.running_beta
+
+
+def test_the_running_shape_keeps_small_moves_in_a_module_of_half_precision(views):
+    whole, half = (InfoNCELoss(link=WeibitLink("pooled")) for _ in range(2))
+    half.bfloat16()
+    for _ in range(20):
+        whole(*views)
+        half(*views)
+    assert half.link.running_beta == whole.link.running_beta
 
 
 def test_two_forwards_before_one_backward_work(views):

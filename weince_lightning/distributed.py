@@ -1,5 +1,6 @@
 """The only file that talks to other processes."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,23 +14,46 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def gather(tensor: Tensor) -> Tensor:
+def rank() -> int:
+    """Return the place of this process in the default group; 0 if there is none."""
+    return dist.get_rank() if world_size() > 1 else 0
+
+
+def row_counts(rows: int, device: torch.device) -> list[int]:
+    """Tell every process how many rows each has, in the order of the ranks.
+
+    Args:
+        rows: Rows of this process.
+        device: Where the processes exchange; the answer is read by the host.
+    """
+    if world_size() == 1:
+        return [rows]
+    own = torch.tensor([rows], device=device)
+    counts = [torch.empty_like(own) for _ in range(world_size())]
+    dist.all_gather(counts, own)
+    return torch.cat(counts).tolist()
+
+
+def gather(tensor: Tensor, sizes: Sequence[int] | None = None) -> Tensor:
     """Concatenate a tensor over all processes in the order of their ranks, with gradient.
 
-    The backward is the *sum* over the ranks of the gradients that arrive for a row. If every rank
-    computes the same loss of the whole batch, averaging the gradients of the parameters over the
-    ranks, as ``DistributedDataParallel`` does, then gives the gradient of that loss. All ranks must
+    The backward is the *sum* over the ranks of the gradients that arrive for a row: right where the
+    gradients of the parameters are then averaged over the ranks, as ``DistributedDataParallel``
+    does, and each rank's loss is its share of the sum times the number of ranks. All ranks must
     call it, with equal shapes but for the first dimension.
 
     Args:
         tensor: This rank's rows, shape ``(rows, ...)``.
+        sizes: Rows of each rank where they are known, see :func:`row_counts`; spares an exchange.
 
     Returns:
         All rows, shape ``(sum of the ranks' rows, ...)``; the tensor itself for one process.
     """
     if world_size() == 1:
         return tensor
-    gathered: Tensor = _Gather.apply(tensor)
+    if sizes is None:
+        sizes = row_counts(len(tensor), tensor.device)
+    gathered: Tensor = _Gather.apply(tensor, sizes)
     return gathered
 
 
@@ -37,11 +61,7 @@ class _Gather(torch.autograd.Function):
     """Gather of unequal sizes: pads to the largest, so that every backend can do it."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor) -> Tensor:
-        own = torch.tensor([len(tensor)], device=tensor.device)
-        counts = [torch.empty_like(own) for _ in range(world_size())]
-        dist.all_gather(counts, own)
-        sizes = torch.cat(counts).tolist()
+    def forward(ctx: Any, tensor: Tensor, sizes: Sequence[int]) -> Tensor:
         ctx.sizes = sizes
         padded = tensor.new_zeros((max(sizes), *tensor.shape[1:]))
         padded[: len(tensor)] = tensor
@@ -51,8 +71,8 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         total = gradient.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total)
-        start: int = sum(ctx.sizes[: dist.get_rank()])
-        return total[start : start + ctx.sizes[dist.get_rank()]]
+        start = sum(ctx.sizes[: rank()])
+        return total[start : start + ctx.sizes[rank()]], None

@@ -15,7 +15,7 @@ def one_anchor(similarity: list[float], dtype: torch.dtype = torch.float32) -> S
     mask = torch.zeros_like(row, dtype=torch.bool)
     mask[0, 0] = True
     negatives = row.shape[1] - 1
-    return Scores(row, torch.tensor([0]), mask, torch.tensor([negatives]), negatives)
+    return Scores(row, torch.tensor([0]), mask, None, negatives)
 
 
 @pytest.mark.parametrize("margin", [-1e4, -50.0, -1.0, 0.0, 1.0, 12.0, 30.0, 80.0])

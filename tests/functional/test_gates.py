@@ -47,3 +47,11 @@ def test_a_hard_gate_includes_its_bounds():
 def test_absent_evidence_closes_every_gate(signals, hard):
     fit = evidence([0.1], [5.0], num_points=1)
     assert float(tail_gate(fit, torch.tensor(0.2), signals=signals, hard=hard)) == 0.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_hard_gate_takes_both_of_a_pair_that_differs_by_rounding(dtype):
+    rho0 = torch.tensor(0.2, dtype=dtype)
+    rounded = float(rho0) + torch.finfo(dtype).eps
+    fit = TailFit(*(column.to(dtype) for column in evidence([rounded, 0.2001], [9.0, 9.0])))
+    assert tail_gate(fit, rho0, hard=True).tolist() == [1.0, 0.0]

@@ -29,19 +29,20 @@ def test_the_worse_the_fit_the_nearer_the_target(fit, expected):
 
 def test_no_shrinkage_leaves_the_estimate_and_is_finite_without_evidence():
     assert float(tail_shape(evidence(2.0, 0.9), target=4.0, shrinkage=0.0)) == pytest.approx(2.0)
-    absent = tail_shape(evidence(0.0, 0.0, 0.0), target=4.0, shrinkage=0.0)
+    absent = tail_shape(evidence(0.1, 0.0), target=4.0, shrinkage=0.0, r2_min=0.0)
     assert float(absent) == pytest.approx(4.0)
 
 
 def test_the_batch_shape_is_weighted_by_the_fit():
-    fit = TailFit(*torch.tensor([[2.0, 6.0], [0.25, 0.75], [0, 0], [0, 0], [9, 9]]))
-    assert float(batch_shape(fit)) == pytest.approx(5.0)
+    found = batch_shape(torch.tensor([2.0, 6.0]), torch.tensor([0.25, 0.75]))
+    assert float(found) == pytest.approx(5.0)
 
 
 def test_the_batch_shape_without_evidence_is_zero_and_clamped_by_the_rule():
     fit = evidence(0.0, 0.0, 0.0)
-    assert float(batch_shape(fit)) == 0.0
-    assert float(tail_shape(fit, batch_shape(fit))) == 0.5
+    batch = batch_shape(fit.beta_hat, fit.r_squared)
+    assert float(batch) == 0.0
+    assert float(tail_shape(fit, batch)) == 0.5
 
 
 @pytest.mark.parametrize(("beta", "r_squared", "expected"), [

@@ -6,7 +6,7 @@ import pytest
 import reference
 import torch
 
-from weince_lightning.functional.tails import fit_pooled, fit_tail, tail_size
+from weince_lightning.functional.tails import fit_pooled, fit_tail, pooled_tail, tail_size
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_the_shape_of_a_weibull_sample_is_recovered(beta, generator):
     # statistics has a relative standard error near 1 / sqrt(500) = 4.5 %; the mean over 400
     # anchors is left with its bias, a few percent.
     sample = torch.rand(400, 5000, generator=generator, dtype=torch.float64) ** (1 / beta)
-    fit = fit_tail(sample, torch.tensor([5000]), 5000)
+    fit = fit_tail(sample, None, 5000)
     assert float(fit.beta_hat.mean()) == pytest.approx(beta, rel=0.03)
     assert float(fit.r_squared.min()) > 0.9
 
@@ -36,7 +36,7 @@ def test_the_shape_of_a_weibull_sample_is_recovered(beta, generator):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_lines_equal_the_loop(k, dtype, generator):
     sample = 0.05 + torch.rand(6, k, generator=generator, dtype=dtype)
-    fit = fit_tail(sample, torch.tensor([k]), k)
+    fit = fit_tail(sample, None, k)
     tolerance = (
         {"rtol": 1e-9, "atol": 1e-9} if dtype == torch.float64 else {"rtol": 1e-3, "atol": 1e-3}
     )
@@ -74,7 +74,7 @@ def test_anchors_with_different_numbers_of_negatives_each_follow_their_own(gener
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_tail_of_equal_shortfalls_is_finite_and_no_weibull(dtype):
-    fit = fit_tail(torch.full((2, 64), 0.3, dtype=dtype), torch.tensor([64]), 64)
+    fit = fit_tail(torch.full((2, 64), 0.3, dtype=dtype), None, 64)
     assert all(column.isfinite().all() for column in fit)
     assert fit.beta_hat.tolist() == pytest.approx([0.0, 0.0], abs=1e-3)
     assert fit.r_squared.tolist() == pytest.approx([0.0, 0.0], abs=1e-3)
@@ -86,8 +86,8 @@ def test_only_the_tail_counts(generator):
     # What lies beyond the tenth may be anything.
     beyond = shuffled.where(shuffled <= shuffled.kthvalue(51, dim=1, keepdim=True).values, 1.9)
     for found, expected in zip(
-        fit_tail(beyond, torch.tensor([510]), 510),
-        fit_tail(sample, torch.tensor([510]), 510),
+        fit_tail(beyond, None, 510),
+        fit_tail(sample, None, 510),
         strict=True,
     ):
         assert torch.equal(found, expected)
@@ -100,5 +100,5 @@ def test_the_pooled_line_equals_the_loop(count, generator):
     size = min(count, max(1024, math.floor(0.05 * count)))
     expected = reference.fit(sorted(sample.tolist()), size)
     groups = [padded[:21][None], padded[21:][None]]
-    found = fit_pooled(groups, torch.tensor(count), count + 40)
+    found = fit_pooled(pooled_tail(groups, count + 40), torch.tensor(count))
     assert [float(value) for value in found] == pytest.approx(expected[:2], rel=1e-9)

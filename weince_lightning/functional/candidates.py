@@ -42,10 +42,16 @@ class Scores(NamedTuple):
     """The column of each anchor's positive, shape ``(anchors,)``, int64."""
     not_negative: Tensor
     """True where a column is no negative of the anchor: its positive, itself, an equal id."""
-    num_negatives: Tensor
-    """Negatives :math:`K` of each anchor, shape ``(anchors,)`` or ``(1,)`` if all have the same."""
+    num_negatives: Tensor | None
+    """Negatives of each anchor, shape ``(anchors,)``; None where all have ``max_negatives``."""
     max_negatives: int
     """An upper bound of ``num_negatives`` that is known without reading the device."""
+
+    def count_negatives(self) -> Tensor:
+        """Return the number of negatives of each anchor, shape ``(anchors,)``, int64."""
+        if self.num_negatives is not None:
+            return self.num_negatives
+        return torch.full_like(self.positive, self.max_negatives)
 
 
 def unit_vectors(embeddings: Tensor) -> Tensor:
@@ -63,8 +69,13 @@ def unit_vectors(embeddings: Tensor) -> Tensor:
         tensor([[0.6000, 0.8000],
                 [0.0000, 0.0000]])
     """
-    norm: Tensor = torch.linalg.vector_norm(embeddings, dim=-1, keepdim=True)
-    return embeddings * (1 / norm.clamp_min(MIN_NORM)).masked_fill(norm < MIN_NORM, 0.0)
+    # Squares of entries relative to the largest neither overflow nor vanish.
+    largest = embeddings.detach().abs().amax(dim=-1, keepdim=True)
+    relative = embeddings / largest.clamp_min(torch.finfo(embeddings.dtype).tiny)
+    squares = relative.square().sum(dim=-1, keepdim=True)
+    is_zero = squares.detach().sqrt() * largest < MIN_NORM
+    # Before the root too: its derivative at 0 is infinite.
+    return relative * squares.masked_fill(is_zero, 1.0).rsqrt().masked_fill(is_zero, 0.0)
 
 
 def check_batch(
@@ -101,7 +112,7 @@ def check_batch(
     if negatives is not None:
         _check_negatives(negatives, *z0.shape)
     _check_devices(embeddings if ids is None else {**embeddings, "ids": ids})
-    if torch.is_anomaly_enabled():
+    if not torch.compiler.is_compiling() and torch.is_anomaly_enabled():
         _check_finite(embeddings)
 
 
@@ -158,6 +169,7 @@ def build_candidates(
     layout: Layout,
     ids: Tensor | None = None,
     negatives: Tensor | None = None,
+    rows: slice = slice(None),
 ) -> list[Candidates]:
     """Say who is compared with whom.
 
@@ -176,7 +188,9 @@ def build_candidates(
         z1: Embeddings of the second view, same shape.
         layout: "views" (NT-Xent), "pairs" (CLIP, symmetrised) or "queries" (one way).
         ids: Samples with equal ids are never negatives of each other, shape ``(samples,)``.
-        negatives: Shape ``(samples, own, features)`` or ``(shared, features)``.
+        negatives: Shape ``(shared, features)``, or ``(rows, own, features)`` for the anchors of
+            ``rows``.
+        rows: The samples that are anchors; all are candidates.
 
     Returns:
         One group, or two where the anchors of ``z0`` and of ``z1`` see different candidates; the
@@ -198,35 +212,37 @@ def build_candidates(
     if negatives is not None:
         unit = unit_vectors(negatives.to(dtype))
         shared, own = (unit, None) if unit.ndim == 2 else (None, unit)
-    index = torch.arange(samples, device=z0.device)
+    index = torch.arange(samples, device=z0.device)[rows]
+    anchor_ids = None if ids is None else ids[rows]
 
     def with_shared(candidates: Tensor) -> Tensor:
         return candidates if shared is None else torch.cat([candidates, shared])
 
-    if layout == "views":
-        both = torch.cat([u0, u1])
-        both_ids = None if ids is None else torch.cat([ids, ids])
-        first = Candidates(
-            u0, with_shared(both), index + samples, index, own, anchor_ids=ids,
-            candidate_ids=both_ids,
-        )  # fmt: skip
-        second = Candidates(
-            u1, both, index, index + samples, anchor_ids=ids, candidate_ids=both_ids
-        )
-        if negatives is not None:
-            return [first, second]
-        # Without explicit negatives both halves see the same candidates: one matrix product.
+    if layout != "views":
+        first = Candidates(u0[rows], with_shared(u1), index, None, own, anchor_ids, ids)
+        second = Candidates(u1[rows], u0, index, None, None, anchor_ids, ids)
+        return [first] if layout == "queries" else [first, second]
+    both = torch.cat([u0, u1])
+    both_ids = None if ids is None else torch.cat([ids, ids])
+    other = index + samples
+    if negatives is not None:
         return [
-            Candidates(
-                both, both, torch.cat([first.positive, second.positive]),
-                torch.arange(2 * samples, device=z0.device), anchor_ids=both_ids,
-                candidate_ids=both_ids,
-            )
-        ]  # fmt: skip
-    first = Candidates(u0, with_shared(u1), index, None, own, anchor_ids=ids, candidate_ids=ids)
-    if layout == "queries":
-        return [first]
-    return [first, Candidates(u1, u0, index, anchor_ids=ids, candidate_ids=ids)]
+            Candidates(u0[rows], with_shared(both), other, index, own, anchor_ids, both_ids),
+            Candidates(u1[rows], both, index, other, None, anchor_ids, both_ids),
+        ]
+    # Without explicit negatives both halves see the same candidates: one matrix product.
+    itself = torch.cat([index, other])
+    return [
+        Candidates(
+            both if len(index) == samples else both[itself],
+            both,
+            torch.cat([other, index]),
+            itself,
+            None,
+            None if both_ids is None else both_ids[itself],
+            both_ids,
+        )
+    ]
 
 
 def score(group: Candidates) -> Scores:
@@ -253,8 +269,5 @@ def score(group: Candidates) -> Scores:
         similarity = torch.cat([similarity, own], dim=1)
         not_negative = torch.cat([not_negative, torch.zeros_like(own, dtype=torch.bool)], dim=1)
         max_negatives += own.shape[1]
-    if group.anchor_ids is None:
-        num_negatives = torch.full((1,), max_negatives, device=similarity.device)
-    else:
-        num_negatives = (~not_negative).sum(dim=1)
+    num_negatives = None if group.anchor_ids is None else (~not_negative).sum(dim=1)
     return Scores(similarity, group.positive, not_negative, num_negatives, max_negatives)

@@ -46,8 +46,10 @@ def cross_entropy(scores: Scores, logits: Tensor) -> Tensor:
     # The right-hand side keeps its relative accuracy where the loss is small; the difference of
     # the positive's logit and the sum over all candidates cancels there.
     positive = logits.gather(1, scores.positive[:, None]).squeeze(1)
-    negatives = logits.masked_fill(scores.not_negative, -torch.inf).logsumexp(dim=1)
-    return -logsigmoid(positive - negatives)
+    # Not -inf: a row of nothing else, an anchor without negatives, would have the derivative 0/0.
+    absent = torch.finfo(logits.dtype).min / 2
+    negatives = logits.masked_fill(scores.not_negative, absent).logsumexp(dim=1)
+    return 0.0 - logsigmoid(positive - negatives)
 
 
 def top_m_cross_entropy(scores: Scores, link: Link, top_m: int) -> Tensor:
@@ -87,7 +89,7 @@ def hardest_negatives(scores: Scores, top_m: int) -> Scores:
         scores.similarity.gather(1, columns),
         torch.zeros_like(scores.positive),
         not_negative,
-        scores.num_negatives.clamp_max(kept),
+        scores.count_negatives().clamp_max(kept),
         kept,
     )
 

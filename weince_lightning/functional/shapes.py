@@ -5,18 +5,18 @@ from torch import Tensor
 from weince_lightning.functional.tails import TailFit
 
 
-def batch_shape(fit: TailFit) -> Tensor:
+def batch_shape(beta_hat: Tensor, r_squared: Tensor) -> Tensor:
     r"""Average :math:`\hat\beta` over all anchors, weighted by :math:`R^2`.
 
     Args:
-        fit: Tail evidence of all anchors.
+        beta_hat: Slopes of all anchors, shape ``(anchors,)``.
+        r_squared: Fits of their lines, same shape.
 
     Returns:
         :math:`\beta_0`, a scalar; 0 if no anchor has evidence.
     """
-    weight = fit.r_squared.sum()
-    total = (fit.r_squared * fit.beta_hat).sum()
-    return (total / weight).where(weight > 0, 0.0)
+    weight = r_squared.sum()
+    return ((r_squared * beta_hat).sum() / weight).where(weight > 0, 0.0)
 
 
 def tail_shape(
@@ -50,7 +50,7 @@ def tail_shape(
         tensor([3.])
     """
     evidence = fit.num_points * fit.r_squared
-    trusted = (fit.r_squared >= r2_min) & (fit.beta_hat > 0)
+    trusted = (fit.r_squared >= r2_min) & (fit.beta_hat > 0) & (evidence > 0)
     weight = (evidence / (evidence + shrinkage)).where(trusted, 0.0)
     return (weight * fit.beta_hat + (1 - weight) * target).clamp(minimum, maximum)
 

@@ -3,10 +3,13 @@ r"""How Weibull-like the hard negatives' tail is: evidence from one batch (desig
 Everything here is data for the gate and the shape, never differentiated.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 _FLOOR = 1e-12
@@ -54,7 +57,7 @@ def tail_size(num_negatives: int, tail_fraction: float, min_tail_points: int) ->
 
 def fit_tail(
     shortfalls: Tensor,
-    num_negatives: Tensor,
+    num_negatives: Tensor | None,
     max_negatives: int,
     tail_fraction: float = 0.1,
     min_tail_points: int = 32,
@@ -67,7 +70,7 @@ def fit_tail(
 
     Args:
         shortfalls: Shape ``(anchors, candidates)``; ``inf`` where there is no negative.
-        num_negatives: Negatives of each anchor, shape ``(anchors,)``, or ``(1,)`` where all have
+        num_negatives: Negatives of each anchor, shape ``(anchors,)``; None where all have
             ``max_negatives``.
         max_negatives: An upper bound of ``num_negatives``, known to the host.
         tail_fraction: Part of the negatives that is the tail, in ``(0, 1]``.
@@ -83,48 +86,63 @@ def fit_tail(
     Example:
         >>> import torch
         >>> quantiles = (torch.arange(1, 101) / 101.0) ** 0.25  # a Weibull tail, shape 4
-        >>> fit_tail(quantiles[None], torch.tensor([100]), 100).beta_hat
+        >>> fit_tail(quantiles[None], None, 100).beta_hat
         tensor([4.0000])
     """
     width = tail_size(max_negatives, tail_fraction, min_tail_points)
-    smallest = shortfalls.topk(width, largest=False, sorted=True).values
-    if len(num_negatives) == 1:
-        size = torch.full_like(num_negatives, width)
+    # Without any negative there is still the positive's column, inf.
+    smallest = shortfalls.topk(max(1, width), largest=False, sorted=True).values
+    if num_negatives is None:
+        size = torch.full((1,), width, device=shortfalls.device)
     else:
         sizes = _tail_sizes(max_negatives, tail_fraction, min_tail_points)
-        size = sizes.to(num_negatives.device)[num_negatives]
+        size = torch.from_numpy(sizes).to(num_negatives.device)[num_negatives]
     beta_hat, r_squared, delta_aic, num_points = _fit_lines(smallest, size)
     hardest = smallest[:, 0]
     rho = hardest.masked_fill(hardest.isinf(), 2.0)
     return TailFit(beta_hat, r_squared, delta_aic, rho, num_points.expand_as(rho))
 
 
-def fit_pooled(
-    shortfalls: list[Tensor], num_negatives: Tensor, max_negatives: int
-) -> tuple[Tensor, Tensor]:
-    """Fit one Weibull line to the hardest negatives of the whole batch.
+def pooled_tail(shortfalls: Sequence[Tensor], max_negatives: int) -> Tensor:
+    """Pick the hardest negatives of a part of the batch, for the pooled line.
 
     Args:
         shortfalls: Of each group, ``inf`` where there is no negative.
+        max_negatives: An upper bound of the negatives of all anchors of the whole batch together,
+            known to the host.
+
+    Returns:
+        As many of the smallest as the line of the whole batch can need, ``inf`` where there are
+        fewer: 5 % of ``max_negatives``, at least 1024, at most all.
+    """
+    width = min(max_negatives, max(1024, max_negatives // 20))
+    flat = torch.cat([group.flatten() for group in shortfalls])
+    smallest = flat.topk(min(width, len(flat)), largest=False, sorted=True).values
+    return torch.nn.functional.pad(smallest, (0, width - len(smallest)), value=torch.inf)
+
+
+def fit_pooled(smallest: Tensor, num_negatives: Tensor) -> tuple[Tensor, Tensor]:
+    """Fit one Weibull line to the hardest negatives of the whole batch.
+
+    Args:
+        smallest: The smallest shortfalls in any order, see :func:`pooled_tail`.
         num_negatives: Negatives of all anchors together, a scalar.
-        max_negatives: An upper bound of it, known to the host.
 
     Returns:
         Slope and fit, two scalars, from the smallest 5 % of the shortfalls, at least 1024.
     """
-    width = min(max_negatives, max(1024, max_negatives // 20))
-    flat = torch.cat([group.flatten() for group in shortfalls])
-    smallest = flat.topk(width, largest=False, sorted=True).values
     size = (num_negatives // 20).clamp_min(1024).minimum(num_negatives)
-    beta_hat, r_squared, _, _ = _fit_lines(smallest[None], size[None])
+    beta_hat, r_squared, _, _ = _fit_lines(smallest.sort().values[None], size[None])
     return beta_hat[0], r_squared[0]
 
 
 @lru_cache(maxsize=8)
-def _tail_sizes(max_negatives: int, tail_fraction: float, min_tail_points: int) -> Tensor:
+def _tail_sizes(
+    max_negatives: int, tail_fraction: float, min_tail_points: int
+) -> NDArray[np.int64]:
     """Tail size for each number of negatives up to the largest: exact, without float64."""
     numbers = range(max_negatives + 1)
-    return torch.tensor([tail_size(k, tail_fraction, min_tail_points) for k in numbers])
+    return np.array([tail_size(k, tail_fraction, min_tail_points) for k in numbers])
 
 
 def _fit_lines(smallest: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -141,7 +159,11 @@ def _fit_lines(smallest: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor, 
 
     # The responses depend on ranks alone: one row serves all anchors that have the same tail size.
     log_position = (rank / (size + 1).to(smallest.dtype)).log()
-    x = centred(smallest.log())
+    # Relative to one of its points a constant tail is exactly 0. Centred alone it would be rounding
+    # noise, whose sign would pass for the sign of a slope.
+    x = smallest.log()
+    last = (size - 1).clamp_min(0).expand(len(x), 1)
+    x = centred(x - x.gather(1, last))
     weibull = centred(log_position)
     gumbel = centred((-log_position.where(used, -1.0)).log())
     sxx = x.square().sum(dim=1).clamp_min(_FLOOR)

@@ -3,6 +3,7 @@
 import difflib
 import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import TypeVar
 
 import torch
@@ -20,7 +21,7 @@ def check_number(
     at_most: float = math.inf,
 ) -> float:
     """Return a finite number in its range, or refuse it by name."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {value!r}.")
     if not (math.isfinite(value) and value > above and at_least <= value <= at_most):
         bounds = [

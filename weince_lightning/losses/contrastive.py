@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 
-from weince_lightning.distributed import gather
+from weince_lightning.distributed import gather, rank, row_counts, world_size
 from weince_lightning.functional.candidates import (
     Layout,
     Scores,
@@ -23,7 +23,7 @@ from weince_lightning.functional.contrastive import (
 )
 from weince_lightning.functional.gates import reference_hardness
 from weince_lightning.functional.shapes import batch_shape
-from weince_lightning.functional.tails import TailFit, fit_pooled, fit_tail
+from weince_lightning.functional.tails import TailFit, fit_pooled, fit_tail, pooled_tail
 from weince_lightning.losses.checks import (
     check_choice,
     check_flag,
@@ -56,10 +56,16 @@ class TailEvidence(NamedTuple):
 
 
 class ContrastiveTerms(NamedTuple):
-    """A loss and what it is made of. Anchors are in the order ``[z0; z1]``."""
+    """A loss and what it is made of. Anchors are in the order ``[z0; z1]``.
+
+    With several processes each has its own anchors, against the candidates of all.
+    """
 
     loss: Tensor
-    """Mean over the anchors, in nats, with gradient."""
+    """Mean over the anchors, in nats, with gradient.
+
+    With several processes the mean over the ranks is that over all anchors.
+    """
     per_anchor: Tensor
     """The loss of each anchor, weighted top-M terms included; detached."""
     num_negatives: Tensor
@@ -91,8 +97,13 @@ class _ContrastiveLoss(nn.Module, ABC):
         self.top_m_terms = nn.ModuleList(terms)
 
     @abstractmethod
-    def _per_anchor(self, scores: list[Scores]) -> tuple[Tensor, TailEvidence | None]:
-        """Compute each anchor's loss without the top-M terms, and the evidence behind it."""
+    def _per_anchor(
+        self, scores: list[Scores], sizes: list[int]
+    ) -> tuple[Tensor, TailEvidence | None]:
+        """Compute each anchor's loss without the top-M terms, and the evidence behind it.
+
+        ``sizes`` are the samples of every rank whose candidates count.
+        """
 
     def forward(
         self, z0: Tensor, z1: Tensor, ids: Tensor | None = None, negatives: Tensor | None = None
@@ -121,37 +132,51 @@ class _ContrastiveLoss(nn.Module, ABC):
             ValueError: If shapes do not fit, or no anchor can have a negative.
         """
         check_batch(z0, z1, ids, negatives)
-        if self.gather_distributed:
-            z0, z1 = gather(z0), gather(z1)
-            ids = None if ids is None else gather(ids)
-            negatives = None if negatives is None else gather(negatives)
+        sizes, rows = [len(z0)], slice(None)
+        if self.gather_distributed and world_size() > 1:
+            sizes = row_counts(len(z0), z0.device)
+            rows = slice(sum(sizes[: rank()]), sum(sizes[: rank() + 1]))
+            dtype = torch.promote_types(z0.dtype, z1.dtype)
+            views = torch.stack([z0.to(dtype), z1.to(dtype)], dim=1)
+            z0, z1 = gather(views, sizes).unbind(dim=1)
+            ids = None if ids is None else gather(ids, sizes)
+            if negatives is not None and negatives.ndim == 2:
+                negatives = gather(negatives)
         # Half precision can not hold the shortfalls: the endpoint's 1 - 1e-6 rounds to 1.
         with torch.autocast(z0.device.type, enabled=False):
-            groups = build_candidates(z0, z1, self.layout, ids, negatives)
+            groups = build_candidates(z0, z1, self.layout, ids, negatives, rows)
             scores = [score(group) for group in groups]
             if self.training and torch.is_grad_enabled():
-                self._move_running_shapes(scores)
-            per_anchor, tail = self._per_anchor(scores)
+                self._move_running_shapes(scores, sizes)
+            per_anchor, tail = self._per_anchor(scores, sizes)
             for term in self.top_m_terms:
                 per_anchor = per_anchor + torch.cat(
                     [term(group, self.temperature) for group in scores]
                 )
-            num_negatives = [group.num_negatives.expand(len(group.positive)) for group in scores]
-            return ContrastiveTerms(
-                per_anchor.mean(), per_anchor.detach(), torch.cat(num_negatives), tail
-            )
+            # So that the mean over the ranks, of losses and gradients, is that over all anchors.
+            loss = per_anchor.sum() / (self._anchors_per_sample * sum(sizes) / len(sizes))
+            num_negatives = torch.cat([group.count_negatives() for group in scores])
+            return ContrastiveTerms(loss, per_anchor.detach(), num_negatives, tail)
 
-    def _move_running_shapes(self, scores: list[Scores]) -> None:
+    @property
+    def _anchors_per_sample(self) -> int:
+        return 1 if self.layout == "queries" else 2
+
+    @torch.no_grad()
+    def _move_running_shapes(self, scores: list[Scores], sizes: list[int]) -> None:
         """Let every pooled Weibit link follow the tail of this batch."""
         pooled = [m for m in self.modules() if isinstance(m, WeibitLink) and m.beta == "pooled"]
         if not pooled:
             return
-        per_row = [group.num_negatives.expand(len(group.positive)) for group in scores]
-        beta, r_squared = fit_pooled(
-            [negative_shortfalls(group) for group in scores],
-            torch.cat(per_row).sum(),
-            sum(group.max_negatives * len(group.positive) for group in scores),
-        )
+        shortfalls = [negative_shortfalls(group) for group in scores]
+        # Groups have as many anchors each.
+        anchors = self._anchors_per_sample * sum(sizes) // len(scores)
+        smallest = pooled_tail(shortfalls, anchors * sum(group.max_negatives for group in scores))
+        num_negatives = torch.cat([group.count_negatives() for group in scores]).sum()[None]
+        if len(sizes) > 1:
+            smallest = gather(smallest, [len(smallest)] * len(sizes))
+            num_negatives = gather(num_negatives, [1] * len(sizes))
+        beta, r_squared = fit_pooled(smallest, num_negatives.sum())
         for link in pooled:
             link.follow(beta, r_squared)
 
@@ -203,7 +228,9 @@ class InfoNCELoss(_ContrastiveLoss):
         super().__init__(temperature, layout, gather_distributed, top_m_terms)
         self.link = SoftmaxLink() if link is None else check_link(link)
 
-    def _per_anchor(self, scores: list[Scores]) -> tuple[Tensor, TailEvidence | None]:
+    def _per_anchor(
+        self, scores: list[Scores], sizes: list[int]
+    ) -> tuple[Tensor, TailEvidence | None]:
         logits = [self.link(group.similarity, self.temperature) for group in scores]
         losses = [cross_entropy(*both) for both in zip(scores, logits, strict=True)]
         return torch.cat(losses), None
@@ -300,11 +327,13 @@ class WEINCELoss(_ContrastiveLoss):
         terms = (TopMTerm(WeibitLink("pooled")), TopMTerm(SoftmaxLink()))
         return cls(temperature, gate, shape=1.0, top_m_terms=terms, **rest)
 
-    def _per_anchor(self, scores: list[Scores]) -> tuple[Tensor, TailEvidence | None]:
-        tail = self._read_tail(scores)
-        sizes = [len(group.positive) for group in scores]
-        gates = torch.split(tail.gate, sizes)
-        shapes = torch.split(tail.shape, sizes)
+    def _per_anchor(
+        self, scores: list[Scores], sizes: list[int]
+    ) -> tuple[Tensor, TailEvidence | None]:
+        tail = self._read_tail(scores, sizes)
+        lengths = [len(group.positive) for group in scores]
+        gates = torch.split(tail.gate, lengths)
+        shapes = torch.split(tail.shape, lengths)
         per_anchor = weince if self.mix == "logits" else mixed_losses
         losses = [
             per_anchor(group, gate, shape, self.temperature)
@@ -313,7 +342,7 @@ class WEINCELoss(_ContrastiveLoss):
         return torch.cat(losses), tail
 
     @torch.no_grad()
-    def _read_tail(self, scores: list[Scores]) -> TailEvidence:
+    def _read_tail(self, scores: list[Scores], sizes: list[int]) -> TailEvidence:
         """Collect the evidence of all anchors, then decide on their gates and shapes."""
         settings = self.gate if isinstance(self.gate, TailGate) else TailGate()
         fits = [
@@ -327,14 +356,19 @@ class WEINCELoss(_ContrastiveLoss):
             for group in scores
         ]
         fit = TailFit(*(torch.cat(column) for column in zip(*fits, strict=True)))
-        rho0 = reference_hardness(fit.rho, settings.rho_quantile)
+        everyone = torch.stack([fit.rho, fit.beta_hat, fit.r_squared], dim=1)
+        if len(sizes) > 1:
+            everyone = gather(everyone, [self._anchors_per_sample * size for size in sizes])
+        rho, beta_hat, r_squared = everyone.unbind(dim=1)
+        rho0 = reference_hardness(rho, settings.rho_quantile)
         if isinstance(self.gate, TailGate):
             gate = self.gate(fit, rho0)
         else:
             gate = torch.full_like(fit.rho, self.gate)
         if isinstance(self.shape, TailShape):
             # Blended losses shrink towards the start value of the running shape, as published.
-            shape = self.shape(fit, batch_shape(fit) if self.mix == "logits" else 4.0)
+            batch = batch_shape(beta_hat, r_squared)
+            shape = self.shape(fit, batch if self.mix == "logits" else 4.0)
         else:
             shape = torch.full_like(fit.rho, self.shape)
         return TailEvidence(gate, shape, fit.beta_hat, fit.rho, rho0, fit.delta_aic, fit.r_squared)

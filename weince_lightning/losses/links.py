@@ -49,14 +49,16 @@ class WeibitLink(nn.Module):
     def forward(self, similarity: Tensor, temperature: float | Tensor) -> Tensor:
         """See :func:`~weince_lightning.functional.links.weibit_logits`."""
         if isinstance(self.beta, str):
-            # A copy: the next step moves the buffer, perhaps before this step's backward has run.
-            return weibit_logits(similarity, self.running_beta.to(similarity, copy=True))
+            return weibit_logits(similarity, self.running_beta.to(similarity))
         return weibit_logits(similarity, self.beta)
 
     @torch.no_grad()
     def follow(self, beta: Tensor, r_squared: Tensor) -> None:
         """Move the running shape; see :func:`~weince_lightning.functional.shapes.running_shape`."""
-        self.running_beta.copy_(running_shape(self.running_beta.to(beta), beta, r_squared))
+        moved = running_shape(self.running_beta.to(beta), beta, r_squared)
+        # A new tensor: backward may still need the old one. In float32, also in a module of half
+        # precision, where a tenth of a small difference would round away.
+        self.running_beta = moved.float()
 
     def extra_repr(self) -> str:
         """Show the shape."""
