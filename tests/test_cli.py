@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from weince_lightning import ContrastiveModule
 from weince_lightning.cli import main
 from weince_lightning.cli.arguments import (
-    UnknownConfigError,
+    UsageError,
     complete_arguments,
     find_config,
     packaged_configs,
@@ -137,7 +137,9 @@ def test_fit_without_arguments_says_which_configuration_it_takes(capsys):
     assert "'digits'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("given", ["--model=X", "--data.dataset=cifar10", "-c=digits", "--help"])
+@pytest.mark.parametrize(
+    "given", ["--model=X", "--data.dataset=cifar10", "-c=loss/weince", "--help"]
+)
 def test_default_configuration_stands_back_for_choices_of_the_user(given):
     assert find_config("digits") not in complete_arguments(["fit", given])[2:]
 
@@ -150,11 +152,43 @@ def test_packaged_configurations_have_names(name):
 def test_an_existing_path_wins_over_a_packaged_name(tmp_path, monkeypatch):
     (tmp_path / "digits").write_text("{}", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    assert complete_arguments(["fit", "--config", "digits"]) == ["fit", "--config", "digits"]
+    assert complete_arguments(["fit", "--config", "digits"]) == ["fit", "-c", "digits"]
+
+
+def test_layers_stand_before_options_however_they_were_typed():
+    given = ["fit", "--trainer.max_epochs", "1", "-c", "digits", "--config=loss/weince"]
+    layers = ["-c", find_config("digits"), "-c", find_config("loss/weince")]
+    assert complete_arguments(given) == ["fit", *layers, "--trainer.max_epochs", "1"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["fti"], "got 'fti'. Did you mean 'fit'?"),
+        (["validate"], "give -c CONFIG --ckpt_path CHECKPOINT"),
+        (["predict", "--ckpt_path", "nowhere/last.ckpt"], "give -c CONFIG"),
+    ],
+)
+def test_a_command_line_without_sense_is_refused_at_once(given, message, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(given)
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_classes_of_the_working_folder_can_be_named(tmp_path):
+    (tmp_path / "my_project.py").write_text(
+        "import weince_lightning\nclass MyModule(weince_lightning.ContrastiveModule): ...\n"
+    )
+    command = [str(Path(sys.executable).with_name("weince")), "fit", "-c", "digits"]
+    command += ["--model", "my_project.MyModule", "--print_config"]
+    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert "class_path: my_project.MyModule" in finished.stdout, finished.stderr
 
 
 def test_unknown_configuration_names_the_nearest(capsys):
-    with pytest.raises(UnknownConfigError, match="nearest packaged one is 'loss/infonce'"):
+    with pytest.raises(UsageError, match="nearest packaged one is 'loss/infonce'"):
         find_config("loss/infonc")
     with pytest.raises(SystemExit, match="2"):
         main(["fit", "-c", "loss/infonc"])
@@ -184,6 +218,12 @@ def test_help_names_every_packaged_configuration_and_a_first_command(capsys):
         ("model: {loss: {class_path: weince_lightning.WEINCELoss, init_args: {gate: 2.0}}}",
          "gate must be"),
         ("data: {dataset: digit}", "Did you mean 'digits'?"),
+        ("model: {loss: {class_path: weince_lightning.WEINCELoss, init_args: {temperature: abc}}}",
+         "model.loss.temperature must be one of float, Tensor, got 'abc'."),
+        ("model: {loss: my.Loss}", "model.loss must be a class that can be imported, got 'my."),
+        ("model: {loss: Loss}", "A class is named by its import path."),
+        ("data: {transforms: foo}", "data.transforms must be one of list["),
+        ("trainer: {max_epochs: five}", "trainer.max_epochs must be one of int, null, got 'five'."),
     ],
 )  # fmt: skip
 def test_wrong_configuration_is_refused_in_a_few_lines(content, message, tmp_path, capsys):

@@ -139,10 +139,9 @@ def test_base_builds_a_model_for_the_images_of_every_data_file(parser, data):
 def test_training_files_keep_the_last_and_the_best_checkpoint(parser, name):
     built = parser.instantiate_classes(parser.parse_args(["fit", "-c", find_config(name)])).fit
     savers = [c for c in built.trainer.callbacks if isinstance(c, ModelCheckpoint)]
-    assert [(saver.filename, saver.monitor) for saver in savers] == [
-        ("best", "knn/top1"),
-        ("last", None),
-    ]
+    # kNN on the digits is saturated before training.
+    best = "val/loss" if name == "digits" else "knn/top1"
+    assert [(s.filename, s.monitor) for s in savers] == [("best", best), ("last", None)]
 
 
 @pytest.mark.parametrize("name", LOSSES)

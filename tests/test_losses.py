@@ -538,7 +538,11 @@ def test_default_parts_are_not_shared_between_losses():
         (lambda: InfoNCELoss(torch.zeros(2)), TypeError, "0-dim floating-point tensor"),
         (lambda: InfoNCELoss(torch.tensor(-1.0)), ValueError, "temperature must be above 0"),
         (lambda: WEINCELoss(gate=1.5), ValueError, "gate must be at least 0 and at most 1, got 1"),
-        (lambda: WEINCELoss(gate="both"), TypeError, "gate must be a number, got 'both'"),
+        (
+            lambda: WEINCELoss(gate="both"),
+            TypeError,
+            "gate must be a TailGate object or a number, got 'both'",
+        ),
         (lambda: WEINCELoss(shape=0), ValueError, "shape must be above 0, got 0"),
         (lambda: WEINCELoss(mix="logit"), ValueError, 'Did you mean "logits"'),
         (lambda: InfoNCELoss(layout="view"), ValueError, 'Did you mean "views"'),

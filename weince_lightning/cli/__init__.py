@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from weince_lightning.cli.arguments import UnknownConfigError, complete_arguments, help_text
+from weince_lightning.cli.arguments import UsageError, complete_arguments, help_text
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -28,12 +28,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given[0] == "--version":
         sys.stdout.write(f"weince {version('weince-lightning')}\n")
         return
+    # As with `python -m`: classes of a project in the working folder can be named.
+    sys.path.insert(0, "")
     try:
         complete = complete_arguments(given)
         from weince_lightning.cli.command import WeinceCLI
 
         WeinceCLI(complete)
-    except UnknownConfigError as error:
+    except UsageError as error:
         sys.stderr.write(f"weince: error: {error}\n")
         raise SystemExit(2) from None
     except FileNotFoundError as error:

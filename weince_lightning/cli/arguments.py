@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Sequence
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 
 DEFAULT_CONFIG = "digits"
@@ -18,7 +19,7 @@ Start here (bundled images, no download, under three minutes on a laptop):
 Commands:
   fit       train an encoder; ends with its numbers and the command that comes next
   validate  the validation numbers of a checkpoint
-  test      the same numbers on the test images
+  test      loss and kNN on the test images
   predict   write the features and labels of the test images to an .npz file
   (validate, test and predict: -c CONFIG --ckpt_path CHECKPOINT, as `fit` prints them)
 
@@ -34,8 +35,11 @@ More:
 """
 
 
-class UnknownConfigError(Exception):
-    """A configuration that is neither a file nor a packaged name."""
+COMMANDS = ("fit", "validate", "test", "predict")
+
+
+class UsageError(Exception):
+    """A command line that makes no sense."""
 
 
 def packaged_configs() -> dict[str, Path]:
@@ -57,7 +61,7 @@ def find_config(name: str) -> str:
         The path; a name that is neither of the two kinds (a URL, inline YAML) as it is.
 
     Raises:
-        UnknownConfigError: If there is no such file and no such packaged configuration.
+        UsageError: If there is no such file and no such packaged configuration.
     """
     if Path(name).is_file() or not re.fullmatch(r"[\w./~-]+", name):
         return name
@@ -66,7 +70,7 @@ def find_config(name: str) -> str:
     if wanted in known:
         return str(known[wanted])
     near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.0)[0]
-    raise UnknownConfigError(
+    raise UsageError(
         f"-c must name a YAML file or a packaged configuration, got {name!r}. "
         f"The nearest packaged one is {near!r}."
     )
@@ -81,33 +85,44 @@ def complete_arguments(arguments: Sequence[str]) -> list[str]:
     Returns:
         Arguments in which every ``-c`` is followed by a path. ``fit`` without configuration, model
         or data gets the digits; the others without them get the one saved beside the checkpoint.
+
+    Raises:
+        UsageError: If there is no such command or configuration, or nothing says what to evaluate.
     """
-    complete: list[str] = []
-    after_flag = False
-    for argument in arguments:
+    command, layers, options = arguments[0], list[str](), list[str]()
+    if command not in COMMANDS:
+        near = difflib.get_close_matches(command, COMMANDS, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise UsageError(
+            f"the command must be one of {', '.join(COMMANDS)}, got {command!r}.{hint} "
+            "See weince --help."
+        )
+    remaining = iter(arguments[1:])
+    for argument in remaining:
         flag, equals, value = argument.partition("=")
-        if after_flag:
-            complete.append(find_config(argument))
-        elif flag in ("-c", "--config") and equals:
-            complete.append(f"{flag}={find_config(value)}")
+        if flag in ("-c", "--config"):
+            layers += ["-c", find_config(value if equals else next(remaining, ""))]
         else:
-            complete.append(argument)
-        after_flag = not after_flag and argument in ("-c", "--config")
-    chosen = [a for a in complete if re.match(r"(-c|--config|--model|--data)\b|-h$|--help$", a)]
-    if chosen:
+            options.append(argument)
+    # The parser takes them in turn: a layer after an option would undo it.
+    complete = [command, *layers, *options]
+    if layers or any(re.match(r"(--model|--data)\b|-h$|--help$", option) for option in options):
         return complete
-    if complete[0] == "fit":
+    if command == "fit":
         sys.stderr.write(f"weince: no -c given, using the packaged {DEFAULT_CONFIG!r}.\n")
-        return [complete[0], "-c", find_config(DEFAULT_CONFIG), *complete[1:]]
-    saved = _config_beside_checkpoint(complete)
-    if saved is not None:
-        sys.stderr.write(f"weince: no -c given, using {saved} beside the checkpoint.\n")
-        return [complete[0], "-c", str(saved), *complete[1:]]
-    return complete
+        return [command, "-c", find_config(DEFAULT_CONFIG), *options]
+    saved = _config_beside_checkpoint(options)
+    if saved is None:
+        raise UsageError(
+            f"{command} must know what: give -c CONFIG --ckpt_path CHECKPOINT, as weince fit "
+            "prints them at its end."
+        )
+    sys.stderr.write(f"weince: no -c given, using {saved} beside the checkpoint.\n")
+    return [command, "-c", str(saved), *options]
 
 
 def _config_beside_checkpoint(arguments: Sequence[str]) -> Path | None:
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in pairwise([*arguments, ""]):
         flag, equals, value = argument.partition("=")
         if flag == "--ckpt_path":
             folder = Path(value if equals else following).parent

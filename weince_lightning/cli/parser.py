@@ -50,7 +50,28 @@ def _essence(message: str, options: Iterable[str]) -> str:
     if wrong := _WRONG_VALUE.findall(message):
         key, problem = wrong[-1]
         return f"{key}: {problem}"
-    return message
+    return _innermost(message) or message
+
+
+def _innermost(message: str) -> str | None:
+    """Say in one line what a tree of tried types says at its innermost branch."""
+    tree, given, rest = message.partition("Given value: ")
+    keys = re.findall(r'Parser key "([^"]+)"', tree)
+    if not given or not keys:
+        return None
+    key, value = ".".join(keys), rest.splitlines()[0]
+    if missing := re.findall(
+        r"No module named '[^']+'|module '[^']+' has no attribute[^\n]+", tree
+    ):
+        return f"{key} must be a class that can be imported, got {value!r}: {missing[-1]}."
+    types = re.findall(r"Subtypes: \[(.*)\]\n", tree)
+    if not types:
+        return None
+    names = re.sub(r"(\w+\.)*Callable\[\[[^\]]*\], [^\]]*\]", "function", types[-1])
+    names = re.sub(r"<class '(?:\w+\.)*(\w+)'>|(?:\w+\.)+(\w+)", r"\1\2", names)
+    names = names.replace("NoneType", "null").replace(" | ", " or ")
+    hint = " A class is named by its import path." if "import path" in tree else ""
+    return f"{key} must be one of {names}, got {value!r}.{hint}"
 
 
 def _hint(name: str, known: Iterable[str]) -> str:

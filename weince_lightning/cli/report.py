@@ -64,10 +64,11 @@ def checkpoints(trainer: Trainer) -> list[tuple[str, str]]:
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint) and callback.best_model_path:
             path, score = shown(callback.best_model_path), callback.best_model_score
-            if callback.monitor is None or score is None:
+            if callback.monitor is None:
                 rows.append(("checkpoint of the last epoch", path))
             else:
-                rows.append((f"checkpoint of the best {callback.monitor} ({score:.4f})", path))
+                value = "" if score is None else f" ({score:.4f})"
+                rows.append((f"checkpoint of the best {callback.monitor}{value}", path))
     return rows
 
 

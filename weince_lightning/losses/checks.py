@@ -19,10 +19,12 @@ def check_number(
     above: float = -math.inf,
     at_least: float = -math.inf,
     at_most: float = math.inf,
+    instead: str | None = None,
 ) -> float:
-    """Return a finite number in its range, or refuse it by name."""
+    """Return a finite number in its range, or refuse it by name and say what else would do."""
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be a number, got {value!r}.")
+        wanted = "a number" if instead is None else f"{instead} or a number"
+        raise TypeError(f"{name} must be {wanted}, got {value!r}.")
     if not (math.isfinite(value) and value > above and at_least <= value <= at_most):
         bounds = [
             f"above {above:g}" if above > -math.inf else "",

@@ -291,11 +291,11 @@ class WEINCELoss(_ContrastiveLoss):
         if gate is None:
             gate = TailGate()
         elif not isinstance(gate, TailGate):
-            check_number("gate", gate, at_least=0.0, at_most=1.0)
+            check_number("gate", gate, at_least=0.0, at_most=1.0, instead="a TailGate object")
         if shape is None:
             shape = TailShape()
         elif not isinstance(shape, TailShape):
-            check_number("shape", shape, above=0.0)
+            check_number("shape", shape, above=0.0, instead="a TailShape object")
         self.gate = gate
         self.shape = shape
         self.mix: Mix = check_choice("mix", mix, get_args(Mix))
