@@ -32,6 +32,35 @@ class Candidates(NamedTuple):
     candidate_ids: Tensor | None = None
     """The same for the first candidates; the others, past its end, match no anchor."""
 
+    @property
+    def max_negatives(self) -> int:
+        """The most negatives that an anchor can have, known without reading the device."""
+        own = 0 if self.own is None else self.own.shape[1]
+        return len(self.candidates) - (1 if self.itself is None else 2) + own
+
+    def count_negatives(self) -> Tensor:
+        """Count the negatives :math:`K` of each anchor; shape ``(anchors,)``, int64."""
+        most = torch.full_like(self.positive, self.max_negatives)
+        if self.anchor_ids is None or self.candidate_ids is None:
+            return most
+        # The anchor itself and its positive have its id: they are no negatives anyway.
+        ids = self.candidate_ids.sort().values
+        equal = torch.searchsorted(ids, self.anchor_ids, right=True)
+        equal -= torch.searchsorted(ids, self.anchor_ids)
+        return most - equal + (1 if self.itself is None else 2)
+
+    def select(self, rows: slice) -> "Candidates":
+        """Keep some of the anchors, with views of all that belongs to them."""
+        return Candidates(
+            self.anchors[rows],
+            self.candidates,
+            self.positive[rows],
+            None if self.itself is None else self.itself[rows],
+            None if self.own is None else self.own[rows],
+            None if self.anchor_ids is None else self.anchor_ids[rows],
+            self.candidate_ids,
+        )
+
 
 class Scores(NamedTuple):
     """Cosine similarities of a group's anchors to all it is compared with."""
@@ -46,12 +75,6 @@ class Scores(NamedTuple):
     """Negatives of each anchor, shape ``(anchors,)``; None where all have ``max_negatives``."""
     max_negatives: int
     """An upper bound of ``num_negatives`` that is known without reading the device."""
-
-    def count_negatives(self) -> Tensor:
-        """Return the number of negatives of each anchor, shape ``(anchors,)``, int64."""
-        if self.num_negatives is not None:
-            return self.num_negatives
-        return torch.full_like(self.positive, self.max_negatives)
 
 
 def unit_vectors(embeddings: Tensor) -> Tensor:
@@ -255,19 +278,17 @@ def score(group: Candidates) -> Scores:
         The whole matrix of cosine similarities and what in it is a negative.
     """
     similarity = group.anchors @ group.candidates.T
-    num_candidates = similarity.shape[1]
     not_negative = torch.zeros_like(similarity, dtype=torch.bool)
+    num_negatives = None
     if group.anchor_ids is not None and group.candidate_ids is not None:
         same = group.anchor_ids[:, None] == group.candidate_ids
         not_negative[:, : same.shape[1]] = same
+        num_negatives = group.count_negatives()
     not_negative.scatter_(1, group.positive[:, None], True)
     if group.itself is not None:
         not_negative.scatter_(1, group.itself[:, None], True)
-    max_negatives = num_candidates - (1 if group.itself is None else 2)
     if group.own is not None:
         own = torch.einsum("af,anf->an", group.anchors, group.own)
         similarity = torch.cat([similarity, own], dim=1)
         not_negative = torch.cat([not_negative, torch.zeros_like(own, dtype=torch.bool)], dim=1)
-        max_negatives += own.shape[1]
-    num_negatives = None if group.anchor_ids is None else (~not_negative).sum(dim=1)
-    return Scores(similarity, group.positive, not_negative, num_negatives, max_negatives)
+    return Scores(similarity, group.positive, not_negative, num_negatives, group.max_negatives)

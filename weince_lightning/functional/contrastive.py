@@ -1,12 +1,12 @@
 """The losses of each anchor, written plainly over the whole matrix: the readable definition."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from weince_lightning.functional.candidates import Scores
+from weince_lightning.functional.candidates import Candidates, Scores, score
 from weince_lightning.functional.links import (
     blend_logits,
     shortfall,
@@ -16,6 +16,34 @@ from weince_lightning.functional.links import (
 
 Link = Callable[[Tensor], Tensor]
 """Maps similarities to logits, element by element."""
+
+Evaluate = Callable[[Scores, slice, float | Tensor], Tensor]
+"""The losses of some anchors, from their scores, their places among all, and the temperature."""
+
+
+class Whole:
+    """The scores of all anchors at once: the readable definition.
+
+    Args:
+        groups: Anchors and candidates.
+    """
+
+    def __init__(self, groups: Sequence[Candidates]) -> None:
+        self._scores = [score(group) for group in groups]
+
+    def __iter__(self) -> Iterator[Scores]:
+        """Walk over the groups' scores."""
+        return iter(self._scores)
+
+    def losses(self, evaluate: Evaluate, temperature: float | Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sum of the anchors' losses, with gradient, and the loss of each."""
+        found, first = [], 0
+        for scores in self._scores:
+            last = first + len(scores.positive)
+            found.append(evaluate(scores, slice(first, last), temperature))
+            first = last
+        per_anchor = torch.cat(found)
+        return per_anchor.sum(), per_anchor.detach()
 
 
 def negative_shortfalls(scores: Scores) -> Tensor:
@@ -89,7 +117,7 @@ def hardest_negatives(scores: Scores, top_m: int) -> Scores:
         scores.similarity.gather(1, columns),
         torch.zeros_like(scores.positive),
         not_negative,
-        scores.count_negatives().clamp_max(kept),
+        None if scores.num_negatives is None else scores.num_negatives.clamp_max(kept),
         kept,
     )
 

@@ -3,7 +3,7 @@ r"""How Weibull-like the hard negatives' tail is: evidence from one batch (desig
 Everything here is data for the gate and the shape, never differentiated.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -91,7 +91,7 @@ def fit_tail(
     """
     width = tail_size(max_negatives, tail_fraction, min_tail_points)
     # Without any negative there is still the positive's column, inf.
-    smallest = shortfalls.topk(max(1, width), largest=False, sorted=True).values
+    smallest = _smallest(shortfalls, max(1, width))
     if num_negatives is None:
         size = torch.full((1,), width, device=shortfalls.device)
     else:
@@ -103,11 +103,11 @@ def fit_tail(
     return TailFit(beta_hat, r_squared, delta_aic, rho, num_points.expand_as(rho))
 
 
-def pooled_tail(shortfalls: Sequence[Tensor], max_negatives: int) -> Tensor:
+def pooled_tail(shortfalls: Iterable[Tensor], max_negatives: int) -> Tensor:
     """Pick the hardest negatives of a part of the batch, for the pooled line.
 
     Args:
-        shortfalls: Of each group, ``inf`` where there is no negative.
+        shortfalls: Block by block, ``inf`` where there is no negative.
         max_negatives: An upper bound of the negatives of all anchors of the whole batch together,
             known to the host.
 
@@ -116,8 +116,13 @@ def pooled_tail(shortfalls: Sequence[Tensor], max_negatives: int) -> Tensor:
         fewer: 5 % of ``max_negatives``, at least 1024, at most all.
     """
     width = min(max_negatives, max(1024, max_negatives // 20))
-    flat = torch.cat([group.flatten() for group in shortfalls])
-    smallest = flat.topk(min(width, len(flat)), largest=False, sorted=True).values
+    smallest: Tensor | None = None
+    for part in shortfalls:
+        flat = part.flatten()
+        found = flat if smallest is None else torch.cat([smallest, flat])
+        smallest = _smallest(found[None], min(width, len(found)))[0]
+    if smallest is None:
+        raise ValueError("shortfalls must hold at least one group, got none.")
     return torch.nn.functional.pad(smallest, (0, width - len(smallest)), value=torch.inf)
 
 
@@ -134,6 +139,15 @@ def fit_pooled(smallest: Tensor, num_negatives: Tensor) -> tuple[Tensor, Tensor]
     size = (num_negatives // 20).clamp_min(1024).minimum(num_negatives)
     beta_hat, r_squared, _, _ = _fit_lines(smallest.sort().values[None], size[None])
     return beta_hat[0], r_squared[0]
+
+
+def _smallest(values: Tensor, width: int) -> Tensor:
+    """The smallest values of each row, ascending."""
+    if not values.is_cpu or torch.compiler.is_compiling():
+        return values.topk(width, largest=False, sorted=True).values
+    # NumPy selects with vector instructions: a tenth of 2048 x 2048 in a fifth of topk's time.
+    found = np.partition(values.numpy(), width - 1, axis=1)[:, :width]
+    return torch.from_numpy(np.sort(found, axis=1))
 
 
 @lru_cache(maxsize=8)

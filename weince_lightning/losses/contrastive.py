@@ -9,13 +9,14 @@ from torch import Tensor, nn
 
 from weince_lightning.distributed import gather, rank, row_counts, world_size
 from weince_lightning.functional.candidates import (
+    Candidates,
     Layout,
     Scores,
     build_candidates,
     check_batch,
-    score,
 )
 from weince_lightning.functional.contrastive import (
+    Whole,
     cross_entropy,
     mixed_losses,
     negative_shortfalls,
@@ -24,9 +25,11 @@ from weince_lightning.functional.contrastive import (
 from weince_lightning.functional.gates import reference_hardness
 from weince_lightning.functional.shapes import batch_shape
 from weince_lightning.functional.tails import TailFit, fit_pooled, fit_tail, pooled_tail
+from weince_lightning.functional.tiled import Tiled, choose_block_size
 from weince_lightning.losses.checks import (
     check_choice,
     check_flag,
+    check_integer,
     check_number,
     check_temperature,
 )
@@ -53,6 +56,11 @@ class TailEvidence(NamedTuple):
     r""":math:`\Delta` AIC, positive where the Weibull line fits better than the Gumbel proxy."""
     r_squared: Tensor
     """Fit of the Weibull line, in ``[0, 1]``."""
+
+    def select(self, rows: slice) -> "TailEvidence":
+        """Keep some of the anchors."""
+        rho0 = self.rho0
+        return TailEvidence(*(rho0 if column is rho0 else column[rows] for column in self))
 
 
 class ContrastiveTerms(NamedTuple):
@@ -82,12 +90,16 @@ class _ContrastiveLoss(nn.Module, ABC):
         temperature: float | Tensor,
         layout: Layout,
         gather_distributed: bool,
+        block_size: int | None,
         top_m_terms: Sequence[TopMTerm],
     ) -> None:
         super().__init__()
         self.temperature = check_temperature(temperature)
         self.layout: Layout = check_choice("layout", layout, get_args(Layout))
         self.gather_distributed = check_flag("gather_distributed", gather_distributed)
+        self.block_size = (
+            None if block_size is None else check_integer("block_size", block_size, at_least=1)
+        )
         if not isinstance(top_m_terms, Iterable):
             raise TypeError(f"top_m_terms must be a sequence of TopMTerm, got {top_m_terms!r}.")
         terms = list(top_m_terms)
@@ -96,14 +108,15 @@ class _ContrastiveLoss(nn.Module, ABC):
                 raise TypeError(f"top_m_terms must hold TopMTerm objects, got {term!r}.")
         self.top_m_terms = nn.ModuleList(terms)
 
+    def _read_tail(self, scores: Iterable[Scores], sizes: list[int]) -> TailEvidence | None:
+        """Collect the evidence of all anchors; ``sizes`` are the samples of every rank."""
+        return None
+
     @abstractmethod
     def _per_anchor(
-        self, scores: list[Scores], sizes: list[int]
-    ) -> tuple[Tensor, TailEvidence | None]:
-        """Compute each anchor's loss without the top-M terms, and the evidence behind it.
-
-        ``sizes`` are the samples of every rank whose candidates count.
-        """
+        self, scores: Scores, tail: TailEvidence | None, temperature: float | Tensor
+    ) -> Tensor:
+        """Compute the losses of some anchors, without the top-M terms, from their evidence."""
 
     def forward(
         self, z0: Tensor, z1: Tensor, ids: Tensor | None = None, negatives: Tensor | None = None
@@ -145,38 +158,50 @@ class _ContrastiveLoss(nn.Module, ABC):
         # Half precision can not hold the shortfalls: the endpoint's 1 - 1e-6 rounds to 1.
         with torch.autocast(z0.device.type, enabled=False):
             groups = build_candidates(z0, z1, self.layout, ids, negatives, rows)
-            scores = [score(group) for group in groups]
+            block_size = self.block_size or choose_block_size(groups)
+            scores = Whole(groups) if block_size is None else Tiled(groups, block_size)
+            num_negatives = torch.cat([group.count_negatives() for group in groups])
             if self.training and torch.is_grad_enabled():
-                self._move_running_shapes(scores, sizes)
-            per_anchor, tail = self._per_anchor(scores, sizes)
-            for term in self.top_m_terms:
-                per_anchor = per_anchor + torch.cat(
-                    [term(group, self.temperature) for group in scores]
-                )
+                self._move_running_shapes(scores, groups, num_negatives.sum(), sizes)
+            tail = self._read_tail(scores, sizes)
+
+            def evaluate(part: Scores, rows: slice, temperature: float | Tensor) -> Tensor:
+                losses = self._per_anchor(part, tail and tail.select(rows), temperature)
+                for term in self.top_m_terms:
+                    losses = losses + term(part, temperature)
+                return losses
+
+            total, per_anchor = scores.losses(evaluate, self.temperature)
             # So that the mean over the ranks, of losses and gradients, is that over all anchors.
-            loss = per_anchor.sum() / (self._anchors_per_sample * sum(sizes) / len(sizes))
-            num_negatives = torch.cat([group.count_negatives() for group in scores])
-            return ContrastiveTerms(loss, per_anchor.detach(), num_negatives, tail)
+            loss = total / (self._anchors_per_sample * sum(sizes) / len(sizes))
+            return ContrastiveTerms(loss, per_anchor, num_negatives, tail)
 
     @property
     def _anchors_per_sample(self) -> int:
         return 1 if self.layout == "queries" else 2
 
     @torch.no_grad()
-    def _move_running_shapes(self, scores: list[Scores], sizes: list[int]) -> None:
+    def _move_running_shapes(
+        self,
+        scores: Iterable[Scores],
+        groups: list[Candidates],
+        num_negatives: Tensor,
+        sizes: list[int],
+    ) -> None:
         """Let every pooled Weibit link follow the tail of this batch."""
         pooled = [m for m in self.modules() if isinstance(m, WeibitLink) and m.beta == "pooled"]
         if not pooled:
             return
-        shortfalls = [negative_shortfalls(group) for group in scores]
         # Groups have as many anchors each.
-        anchors = self._anchors_per_sample * sum(sizes) // len(scores)
-        smallest = pooled_tail(shortfalls, anchors * sum(group.max_negatives for group in scores))
-        num_negatives = torch.cat([group.count_negatives() for group in scores]).sum()[None]
+        anchors = self._anchors_per_sample * sum(sizes) // len(groups)
+        smallest = pooled_tail(
+            (negative_shortfalls(part) for part in scores),
+            anchors * sum(group.max_negatives for group in groups),
+        )
         if len(sizes) > 1:
             smallest = gather(smallest, [len(smallest)] * len(sizes))
-            num_negatives = gather(num_negatives, [1] * len(sizes))
-        beta, r_squared = fit_pooled(smallest, num_negatives.sum())
+            num_negatives = gather(num_negatives[None], [1] * len(sizes)).sum()
+        beta, r_squared = fit_pooled(smallest, num_negatives)
         for link in pooled:
             link.follow(beta, r_squared)
 
@@ -199,6 +224,8 @@ class InfoNCELoss(_ContrastiveLoss):
             side, symmetrised) or "queries" (one way: ``z0`` against ``z1``).
         gather_distributed: Use the candidates of all processes, where there are several. It
             expects gradients to be averaged over the processes, as DistributedDataParallel does.
+        block_size: Anchors compared at once, at least 1. Memory grows with ``block_size`` times the
+            number of candidates; None chooses from the sizes.
         top_m_terms: Terms added to the loss.
 
     Raises:
@@ -223,17 +250,16 @@ class InfoNCELoss(_ContrastiveLoss):
         link: Link | None = None,
         layout: Layout = "views",
         gather_distributed: bool = True,
+        block_size: int | None = None,
         top_m_terms: Sequence[TopMTerm] = (),
     ) -> None:
-        super().__init__(temperature, layout, gather_distributed, top_m_terms)
+        super().__init__(temperature, layout, gather_distributed, block_size, top_m_terms)
         self.link = SoftmaxLink() if link is None else check_link(link)
 
     def _per_anchor(
-        self, scores: list[Scores], sizes: list[int]
-    ) -> tuple[Tensor, TailEvidence | None]:
-        logits = [self.link(group.similarity, self.temperature) for group in scores]
-        losses = [cross_entropy(*both) for both in zip(scores, logits, strict=True)]
-        return torch.cat(losses), None
+        self, scores: Scores, tail: TailEvidence | None, temperature: float | Tensor
+    ) -> Tensor:
+        return cross_entropy(scores, self.link(scores.similarity, temperature))
 
 
 class WEINCELoss(_ContrastiveLoss):
@@ -257,6 +283,8 @@ class WEINCELoss(_ContrastiveLoss):
             side, symmetrised) or "queries" (one way: ``z0`` against ``z1``).
         gather_distributed: Use the candidates of all processes, where there are several. It
             expects gradients to be averaged over the processes, as DistributedDataParallel does.
+        block_size: Anchors compared at once, at least 1. Memory grows with ``block_size`` times the
+            number of candidates; None chooses from the sizes.
         top_m_terms: Terms added to the loss.
 
     Raises:
@@ -285,9 +313,10 @@ class WEINCELoss(_ContrastiveLoss):
         mix: Mix = "logits",
         layout: Layout = "views",
         gather_distributed: bool = True,
+        block_size: int | None = None,
         top_m_terms: Sequence[TopMTerm] = (),
     ) -> None:
-        super().__init__(temperature, layout, gather_distributed, top_m_terms)
+        super().__init__(temperature, layout, gather_distributed, block_size, top_m_terms)
         if gate is None:
             gate = TailGate()
         elif not isinstance(gate, TailGate):
@@ -328,32 +357,25 @@ class WEINCELoss(_ContrastiveLoss):
         return cls(temperature, gate, shape=1.0, top_m_terms=terms, **rest)
 
     def _per_anchor(
-        self, scores: list[Scores], sizes: list[int]
-    ) -> tuple[Tensor, TailEvidence | None]:
-        tail = self._read_tail(scores, sizes)
-        lengths = [len(group.positive) for group in scores]
-        gates = torch.split(tail.gate, lengths)
-        shapes = torch.split(tail.shape, lengths)
+        self, scores: Scores, tail: TailEvidence | None, temperature: float | Tensor
+    ) -> Tensor:
+        if tail is None:
+            raise RuntimeError("tail must be read before the losses are computed, got None.")
         per_anchor = weince if self.mix == "logits" else mixed_losses
-        losses = [
-            per_anchor(group, gate, shape, self.temperature)
-            for group, gate, shape in zip(scores, gates, shapes, strict=True)
-        ]
-        return torch.cat(losses), tail
+        return per_anchor(scores, tail.gate, tail.shape, temperature)
 
     @torch.no_grad()
-    def _read_tail(self, scores: list[Scores], sizes: list[int]) -> TailEvidence:
-        """Collect the evidence of all anchors, then decide on their gates and shapes."""
+    def _read_tail(self, scores: Iterable[Scores], sizes: list[int]) -> TailEvidence:
         settings = self.gate if isinstance(self.gate, TailGate) else TailGate()
         fits = [
             fit_tail(
-                negative_shortfalls(group),
-                group.num_negatives,
-                group.max_negatives,
+                negative_shortfalls(part),
+                part.num_negatives,
+                part.max_negatives,
                 settings.tail_fraction,
                 settings.min_tail_points,
             )
-            for group in scores
+            for part in scores
         ]
         fit = TailFit(*(torch.cat(column) for column in zip(*fits, strict=True)))
         everyone = torch.stack([fit.rho, fit.beta_hat, fit.r_squared], dim=1)

@@ -1,0 +1,158 @@
+"""The tiled path against the whole matrix: value, gradient, evidence, memory."""
+
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from weince_lightning.losses import (
+    ArctanhLink,
+    InfoNCELoss,
+    TailGate,
+    TopMTerm,
+    WeibitLink,
+    WEINCELoss,
+)
+
+LOSSES = {
+    "infonce": InfoNCELoss,
+    "pooled": lambda **rest: InfoNCELoss(link=WeibitLink("pooled"), **rest),
+    "arctanh": lambda **rest: InfoNCELoss(link=ArctanhLink(), **rest),
+    "top-m": lambda **rest: InfoNCELoss(top_m_terms=[TopMTerm(top_m=4)], **rest),
+    "weince": WEINCELoss,
+    "hard gate": lambda **rest: WEINCELoss(gate=TailGate(signals="rho", hard=True), **rest),
+    "fixed": lambda **rest: WEINCELoss(gate=0.3, shape=2.0, **rest),
+    "losses": lambda **rest: WEINCELoss(mix="losses", **rest),
+    "released": WEINCELoss.released,
+}
+POOLED = ("pooled", "top-m", "released")
+"""They hold the shortfalls that the pooled line takes from the whole batch."""
+WHOLE = 10**6
+"""More anchors than any batch here has: a single block, still with its own backward."""
+
+
+def batch(samples: int, option: str, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(2)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    z0 = draw(samples, 8)
+    inputs = {"z0": z0, "z1": z0 + draw(samples, 8)}
+    if "own" in option:
+        inputs["negatives"] = draw(samples, 3, 8)
+    if "shared" in option:
+        inputs["negatives"] = draw(5, 8)
+    inputs = {key: value.to(dtype).requires_grad_() for key, value in inputs.items()}
+    if "ids" in option:
+        inputs["ids"] = torch.randint(0, samples // 2, (samples,), generator=generator)
+    return inputs
+
+
+def gradients(loss: Tensor, inputs: dict[str, Tensor]) -> list[Tensor]:
+    return list(torch.autograd.grad(loss, [v for k, v in inputs.items() if k != "ids"]))
+
+
+@pytest.mark.parametrize("block_size", [1, 7, WHOLE])
+@pytest.mark.parametrize(
+    ("name", "layout", "option"),
+    list(product(LOSSES, ("views", "pairs", "queries"), ("", "ids", "own", "ids shared"))),
+)
+def test_blocks_equal_the_whole_matrix(name, layout, option, block_size):
+    inputs = batch(17, option)
+    expected = LOSSES[name](layout=layout).terms(**inputs)
+    found = LOSSES[name](layout=layout, block_size=block_size).terms(**inputs)
+    torch.testing.assert_close(found.loss, expected.loss, rtol=1e-10, atol=0)
+    torch.testing.assert_close(found.per_anchor, expected.per_anchor, rtol=1e-9, atol=1e-12)
+    assert torch.equal(found.num_negatives, expected.num_negatives)
+    torch.testing.assert_close(found.tail, expected.tail, rtol=1e-9, atol=1e-9)
+    for mine, theirs in zip(
+        gradients(found.loss, inputs), gradients(expected.loss, inputs), strict=True
+    ):
+        assert (mine - theirs).norm() <= 1e-10 * theirs.norm()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_blocks_in_float32_are_close_to_the_whole_matrix(name):
+    inputs = batch(100, "", torch.float32)
+    expected = LOSSES[name]()(**inputs)
+    found = LOSSES[name](block_size=32)(**inputs)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
+    for mine, theirs in zip(gradients(found, inputs), gradients(expected, inputs), strict=True):
+        assert (mine - theirs).norm() <= 1e-4 * theirs.norm()
+
+
+def test_the_temperature_gets_its_gradient():
+    inputs = {key: value.detach() for key, value in batch(17, "").items()}
+    tau = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    for build in (InfoNCELoss, WEINCELoss):
+        found = torch.autograd.grad(build(tau, block_size=5)(**inputs), tau)
+        torch.testing.assert_close(found, torch.autograd.grad(build(tau)(**inputs), tau))
+
+
+def test_the_incoming_gradient_scales_the_stored_one():
+    inputs = batch(17, "")
+    once = gradients(WEINCELoss(block_size=5)(**inputs), inputs)
+    thrice = gradients(3 * WEINCELoss(block_size=5)(**inputs), inputs)
+    for mine, theirs in zip(thrice, once, strict=True):
+        torch.testing.assert_close(mine, 3 * theirs)
+
+
+def test_only_the_input_with_a_gradient_gets_one():
+    inputs = batch(17, "")
+    inputs["z1"] = inputs["z1"].detach()
+    loss = WEINCELoss(block_size=5)(**inputs)
+    expected = torch.autograd.grad(WEINCELoss()(**inputs), inputs["z0"])
+    torch.testing.assert_close(torch.autograd.grad(loss, inputs["z0"]), expected)
+
+
+def test_a_second_backward_is_refused():
+    inputs = batch(17, "")
+    loss = InfoNCELoss(block_size=5)(**inputs)
+    loss.backward()
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        loss.backward()
+
+
+def test_a_gradient_of_the_gradient_is_refused():
+    inputs = batch(17, "")
+    loss = InfoNCELoss(block_size=5)(**inputs)
+    with pytest.raises(RuntimeError, match="can not be differentiated twice"):
+        torch.autograd.grad(loss, inputs["z0"], create_graph=True)
+
+
+class Sizes(TorchDispatchMode):
+    """Records the largest result of any operation, and every operation's name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = 0
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        self.names.add(func.__name__)
+        for tensor in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(tensor, Tensor):
+                self.largest = max(self.largest, tensor.numel())
+        return result
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if name not in POOLED])
+@pytest.mark.parametrize("layout", ["views", "pairs", "queries"])
+def test_no_tensor_is_larger_than_block_times_candidates(name, layout):
+    inputs = batch(500, "ids")
+    candidates = 1000 if layout == "views" else 500
+    with Sizes() as sizes:
+        LOSSES[name](layout=layout, block_size=20)(**inputs).backward()
+    # The embeddings of 2 x 500 x 8 are smaller.
+    assert sizes.largest <= 20 * candidates
+
+
+def test_without_gradient_none_is_computed():
+    inputs = batch(50, "")
+    with torch.no_grad(), Sizes() as sizes:
+        WEINCELoss(block_size=10)(**inputs)
+    assert not {name for name in sizes.names if "backward" in name or name.startswith("addmm")}
