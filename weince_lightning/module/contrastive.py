@@ -18,6 +18,10 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from weince_lightning.losses import ContrastiveTerms, WEINCELoss
 from weince_lightning.losses.checks import check_choice, check_integer, check_number
+from weince_lightning.module.fit_checks import (
+    warn_of_accumulated_batches,
+    warn_of_local_batch_norm,
+)
 from weince_lightning.module.micro_batches import encode_in_micro_batches
 from weince_lightning.networks import build_encoder, feature_dimension, projection_head
 
@@ -185,6 +189,11 @@ class ContrastiveModule(LightningModule):
             "projections": (projections0.detach(), projections1.detach()),
             "labels": labels,
         }
+
+    def on_fit_start(self) -> None:
+        """Warn once of settings of the trainer that do not do what they seem to."""
+        warn_of_local_batch_norm(self.trainer, self)
+        warn_of_accumulated_batches(self.trainer)
 
     def training_step(self, batch: Sequence[Any], batch_idx: int) -> dict[str, Any]:
         """Return :meth:`step` and log ``train/loss``."""
