@@ -553,6 +553,8 @@ def test_the_optimizer_can_be_overridden(tmp_path):
         ("optimizer", "adma", ValueError, "got 'adma'. Did you mean \"adam\""),
         ("optimizer", "lars", ValueError, 'weight_decay must be above 0 with optimizer "lars"'),
         ("schedule", "cosin", ValueError, "got 'cosin'. Did you mean \"cosine\""),
+        ("micro_batch_size", 0, ValueError, "micro_batch_size must be at least 1, got 0"),
+        ("micro_batch_size", 2.5, TypeError, "micro_batch_size must be an integer, got 2.5"),
         ("warmup_fraction", 1.0, ValueError, "warmup_fraction must be below 1, got 1.0"),
         ("warmup_fraction", -0.1, ValueError, "warmup_fraction must be at least 0, got -0.1"),
     ],

@@ -18,6 +18,11 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from weince_lightning.losses import ContrastiveTerms, WEINCELoss
 from weince_lightning.losses.checks import check_choice, check_integer, check_number
+from weince_lightning.module.fit_checks import (
+    warn_of_accumulated_batches,
+    warn_of_local_batch_norm,
+)
+from weince_lightning.module.micro_batches import encode_in_micro_batches
 from weince_lightning.networks import build_encoder, feature_dimension, projection_head
 
 OptimizerName = Literal["adam", "adamw", "lars"]
@@ -51,6 +56,14 @@ class ContrastiveModule(LightningModule):
             in ``[0, 1)``; 0.1 of 100 epochs are 10 epochs.
         backbone_options: Further arguments of a named backbone, such as
             ``{"small_image_stem": False}``; see :func:`weince_lightning.networks.build_encoder`.
+        micro_batch_size: Largest number of images that the encoder takes at a time in training, at
+            least 1: its memory is that of so many images, and the loss still sees the whole batch.
+            The backward runs the encoder once more, so a step takes a third longer, or more where
+            micro-batches are too small to fill the device; see
+            :func:`weince_lightning.module.encode_in_micro_batches`. The gradient is that of the
+            whole batch, but for what is random (dropout draws anew for each micro-batch) and for
+            BatchNorm: it normalises each micro-batch by its own statistics, and its running
+            statistics move once per micro-batch. None: a whole view at a time, computed once.
 
     Raises:
         TypeError: If an argument is of the wrong kind.
@@ -80,6 +93,7 @@ class ContrastiveModule(LightningModule):
         schedule: Schedule = "constant",
         warmup_fraction: float = 0.0,
         backbone_options: dict[str, Any] | None = None,
+        micro_batch_size: int | None = None,
     ) -> None:
         super().__init__()
         # Plain floats, not NumPy's: the optimizer's state repeats them, and must load safely.
@@ -102,6 +116,9 @@ class ContrastiveModule(LightningModule):
         self.in_channels = check_integer("in_channels", in_channels, at_least=1)
         self.image_size = check_integer("image_size", image_size, at_least=1)
         check_integer("projection_dim", projection_dim, at_least=1)
+        if micro_batch_size is not None:
+            check_integer("micro_batch_size", micro_batch_size, at_least=1)
+        self.micro_batch_size = micro_batch_size
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self.optimizer: OptimizerName = optimizer
@@ -161,7 +178,7 @@ class ContrastiveModule(LightningModule):
             ValueError: If the shapes do not fit the module or each other.
         """
         views, labels = _views_and_labels(batch)
-        (features0, projections0), (features1, projections1) = map(self.encode, views)
+        (features0, projections0), (features1, projections1) = map(self._encode_view, views)
         loss, terms = None, None
         if self.training or len(projections0) * self._num_processes() > 1:
             loss, terms = self._compute_loss(projections0, projections1)
@@ -172,6 +189,11 @@ class ContrastiveModule(LightningModule):
             "projections": (projections0.detach(), projections1.detach()),
             "labels": labels,
         }
+
+    def on_fit_start(self) -> None:
+        """Warn once of settings of the trainer that do not do what they seem to."""
+        warn_of_local_batch_norm(self.trainer, self)
+        warn_of_accumulated_batches(self.trainer)
 
     def training_step(self, batch: Sequence[Any], batch_idx: int) -> dict[str, Any]:
         """Return :meth:`step` and log ``train/loss``."""
@@ -250,6 +272,12 @@ class ContrastiveModule(LightningModule):
                 sync_dist=True,
             )
         return outputs
+
+    def _encode_view(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Encode one view, in micro-batches where they spare memory."""
+        if self.micro_batch_size is None or not (self.training and torch.is_grad_enabled()):
+            return self.encode(images)
+        return encode_in_micro_batches(self, self.encode, images, self.micro_batch_size)
 
     def _compute_loss(self, z0: Tensor, z1: Tensor) -> tuple[Tensor, ContrastiveTerms | None]:
         """Call the loss once, by its ``terms`` where it has them."""

@@ -1,0 +1,50 @@
+"""What a fit warns of at its start, once; two processes warn in test_trainer_processes.py."""
+
+import warnings
+
+import pytest
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from torch.utils.data import DataLoader
+
+from weince_lightning import ContrastiveModule
+
+
+def fit(tmp_path, **arguments):
+    """Train for two epochs; returns the project's own warnings."""
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=1,
+        default_root_dir=tmp_path,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        enable_progress_bar=False,
+        logger=False,
+        max_epochs=2,
+        **arguments,
+    )
+    pairs = [((torch.rand(1, 8, 8), torch.rand(1, 8, 8)), -1) for _ in range(8)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.fit(ContrastiveModule("convnet", None, 1, 8), DataLoader(pairs, 4))
+    return [str(each.message) for each in caught if "weince_lightning" in each.filename]
+
+
+def test_one_process_with_batch_norm_has_nothing_to_warn_of(tmp_path):
+    assert fit(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"accumulate_grad_batches": 4},
+        {"callbacks": [GradientAccumulationScheduler({1: 4, 2: 2})]},
+    ],
+    ids=["trainer", "callback"],
+)
+def test_accumulated_batches_are_no_larger_batch(tmp_path, arguments):
+    (message,) = fit(tmp_path, **arguments)
+    assert message.startswith("accumulate_grad_batches must be 1")
+    assert "got 4" in message
+    assert "micro_batch_size" in message

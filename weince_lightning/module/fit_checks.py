@@ -1,0 +1,37 @@
+"""What a trainer may be told that a contrastive loss suffers from in silence."""
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from lightning.pytorch.utilities import rank_zero_warn
+from torch.nn import SyncBatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+def warn_of_local_batch_norm(trainer: Trainer, module: LightningModule) -> None:
+    """Warn where BatchNorm takes the statistics of each process's own share of the batch."""
+    is_local = any(
+        isinstance(layer, _BatchNorm) and not isinstance(layer, SyncBatchNorm) and layer.training
+        for layer in module.modules()
+    )
+    if trainer.world_size > 1 and is_local:
+        rank_zero_warn(
+            f"sync_batchnorm must be True for BatchNorm to see the batch of all "
+            f"{trainer.world_size} processes, got False: each normalises by its own images. "
+            "The network differs from that of one process with the whole batch, and the loss can "
+            "fall by what gives a process's images away. On GPUs set Trainer(sync_batchnorm=True)."
+        )
+
+
+def warn_of_accumulated_batches(trainer: Trainer) -> None:
+    """Warn where accumulated gradients may be meant to stand for a larger batch."""
+    accumulated = [trainer.accumulate_grad_batches]
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, GradientAccumulationScheduler):
+            accumulated += callback.scheduling.values()
+    if max(accumulated) > 1:
+        rank_zero_warn(
+            "accumulate_grad_batches must be 1 for a contrastive batch to grow, got "
+            f"{max(accumulated)}: the loss finds its negatives within each accumulated batch, as "
+            "many as without. Raise the data's batch size instead, and set "
+            "ContrastiveModule(micro_batch_size=...) so that it fits in memory."
+        )
