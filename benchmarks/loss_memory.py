@@ -36,7 +36,7 @@ def measure(name: str, samples: int, features: int, threads: int) -> int:
     torch.set_num_threads(threads)
     criterion = LOSSES[name].create()
     forward_backward(criterion, *draw_views(8, features))()
-    return peak_memory(forward_backward(criterion, *draw_views(samples, features)))
+    return peak_memory(forward_backward(criterion, *draw_views(samples, features)))[0]
 
 
 def measure_size(samples: int, arguments: Any, forecast: MemoryForecast) -> list[dict[str, Any]]:
@@ -80,12 +80,13 @@ def main() -> None:
         progress(f"N = {samples}")
         found = measure_size(samples, arguments, forecast)
         rows += found if samples in arguments.sizes else []
+        path = write_report(arguments, rows)
     print(
         f"Forward and backward, D = {arguments.features}, float32: peak memory above the inputs "
         "in MiB, median (quartiles), and its ratio to lightly's.\n"
     )
     print_comparison(rows, show_cell)
-    write_report(arguments, rows)
+    progress(f"Written to {path}")
 
 
 if __name__ == "__main__":

@@ -59,8 +59,8 @@ def measure(samples: int, arguments: Any, forecast: MemoryForecast) -> list[dict
     values = {}
     for name in (name for name, reason in skipped.items() if reason is None):
         call = forward_backward(LOSSES[name].create(), *views)
-        forecast.record(name, samples, peak_memory(call))
-        values[name] = call()
+        peak, values[name] = peak_memory(call)
+        forecast.record(name, samples, peak)
         cases[name] = call
     cases[PRODUCTS] = three_products(*views)
     times = time_interleaved(cases, arguments.rounds, arguments.max_seconds)
@@ -88,7 +88,7 @@ def main() -> None:
     """Run the benchmark."""
     parser = create_parser(__doc__)
     add_comparison_options(parser, [64, 256, 1024, 4096, 8192])
-    parser.add_argument("--rounds", type=int, default=15, help="most rounds at each size")
+    parser.add_argument("--rounds", type=int, default=21, help="most rounds at each size")
     parser.add_argument("--max-seconds", type=float, default=30.0, help="per size, after 5 rounds")
     arguments = parse_arguments(parser, {"sizes": [64, 128], "rounds": 3, "threads": 1})
     torch.set_num_threads(arguments.threads)
@@ -98,12 +98,13 @@ def main() -> None:
         progress(f"N = {samples}")
         found = measure(samples, arguments, forecast)
         rows += found if samples in arguments.sizes else []
+        path = write_report(arguments, rows)
     print(
         f"Forward and backward, D = {arguments.features}, float32, {arguments.threads} threads: "
         "time of lightly's NTXentLoss, ratios of the others to it; median (quartiles).\n"
     )
     print_comparison(rows, show_cell)
-    write_report(arguments, rows)
+    progress(f"Written to {path}")
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def time_interleaved(
     cases: Mapping[str, Callable[[], object]],
     rounds: int,
     max_seconds: float = math.inf,
-    min_sample: float = 0.02,
+    min_sample: float = 0.05,
 ) -> dict[str, list[float]]:
     """Time cases in the order A B C A B C ..., so that all see the same state of the machine.
 
@@ -97,8 +97,8 @@ def time_interleaved(
     return samples
 
 
-def peak_memory(call: Callable[[], object]) -> int:
-    """Return how many bytes of physical memory a call needs at most above those held before it.
+def peak_memory(call: Callable[[], Result]) -> tuple[int, Result]:
+    """Return the bytes of physical memory that a call needs above those held before, and its value.
 
     Memory that the process holds but does not use, and that the call takes, does not count: for a
     figure to show, measure in a process of its own, after a tiny call of the same kind.
@@ -108,8 +108,8 @@ def peak_memory(call: Callable[[], object]) -> int:
         Path("/proc/self/clear_refs").write_text("5")  # the peak so far becomes the present
     except OSError:
         held = _memory_status("VmHWM")
-    call()
-    return max(0, _memory_status("VmHWM") - held)
+    value = call()
+    return max(0, _memory_status("VmHWM") - held), value
 
 
 def available_memory() -> int:
@@ -181,12 +181,17 @@ def progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def write_report(arguments: argparse.Namespace, rows: Sequence[Mapping[str, Any]]) -> None:
+def write_report(arguments: argparse.Namespace, rows: Sequence[Mapping[str, Any]]) -> Path:
     """Write settings, machine and rows as JSON; a :class:`Summary` becomes an object.
+
+    To be called as soon as there is a row: an interrupted run leaves what it has measured.
 
     Args:
         arguments: The command line, as parsed.
         rows: What was measured, in plain values and summaries.
+
+    Returns:
+        Where it was written.
     """
     name = Path(sys.argv[0]).stem
     path = arguments.json or RESULTS / f"{name}{'_quick' if arguments.quick else ''}.json"
@@ -199,7 +204,7 @@ def write_report(arguments: argparse.Namespace, rows: Sequence[Mapping[str, Any]
         "rows": [{key: _plain(value) for key, value in row.items()} for row in rows],
     }
     path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    progress(f"Written to {path}")
+    return path
 
 
 def _plain(value: Any) -> Any:

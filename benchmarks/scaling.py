@@ -67,7 +67,7 @@ def run_process(rank: int, case: Case, arguments: argparse.Namespace, folder: st
     criterion = LOSSES[case.loss].create()
     forward_backward(criterion, *draw_views(8, arguments.features, rank))()
     call = forward_backward(criterion, *draw_views(case.samples, arguments.features, rank))
-    peak = peak_memory(call)
+    peak, _ = peak_memory(call)
     cpu, wall = [], []
     for _ in range(arguments.steps):
         dist.barrier()
@@ -150,7 +150,7 @@ def main() -> None:
     )
     headers = ("loss", "n", "W", "wall ms", "CPU ms", "growth", "n x N")
     print_table((*headers, "peak MiB", "growth", "N"), [show_row(row) for row in rows])
-    write_report(arguments, rows)
+    progress(f"Written to {write_report(arguments, rows)}")
 
 
 if __name__ == "__main__":

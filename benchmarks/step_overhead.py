@@ -114,7 +114,7 @@ def main() -> None:
             ("overhead of WEINCE", f"{show(row['overhead'], 1e2)} %"),
         ],
     )
-    write_report(arguments, [row])
+    progress(f"Written to {write_report(arguments, [row])}")
 
 
 if __name__ == "__main__":
