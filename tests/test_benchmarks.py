@@ -1,0 +1,117 @@
+"""Each benchmark runs, and reports what it promises; how fast anything is, is not tested."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SUMMARY = {"median", "first_quartile", "third_quartile", "samples"}
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+
+
+def run_quick(script: str, folder: Path, *options: str) -> tuple[str, list[dict]]:
+    """Run a benchmark as a person does; return the table's lines and the rows of its JSON."""
+    path = folder / "report.json"
+    command = [sys.executable, f"benchmarks/{script}.py", "--quick", "--json", path, *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert result.returncode == 0, result.stderr
+    report = json.loads(path.read_text(encoding="utf-8"))
+    assert report["benchmark"] == script
+    assert {"processor", "cores", "threads", "load_average", "packages"} <= set(report["machine"])
+    lines = [line for line in result.stdout.splitlines() if line.startswith("| ")]
+    assert len({line.count("|") for line in lines}) == 1
+    return lines, report["rows"]
+
+
+def assert_summaries(row: dict, *fields: str) -> None:
+    for field in fields:
+        assert set(row[field]) == SUMMARY, field
+        found = row[field]
+        assert found["first_quartile"] <= found["median"] <= found["third_quartile"]
+        assert found["median"] > 0
+
+
+@pytest.fixture(scope="module")
+def speed(tmp_path_factory):
+    return run_quick("loss_speed", tmp_path_factory.mktemp("speed"))
+
+
+def test_loss_speed_reports_every_loss_at_every_size(speed):
+    lines, rows = speed
+    names = ["lightly", "InfoNCELoss", "WEINCELoss", "pytorch-metric-learning", "three products"]
+    assert [(row["samples"], row["loss"]) for row in rows] == [
+        (size, name) for size in (64, 128) for name in names
+    ]
+    assert [line.split()[1] for line in lines[2:]] == ["64", "128"]
+    for row in rows:
+        if row["skipped"] is None:
+            assert_summaries(row, "seconds", "ratio_to_lightly", "ratio_to_products")
+            assert len(row["seconds"]["samples"]) == 3
+        else:
+            assert row["loss"] == "pytorch-metric-learning"
+            assert "not installed" in row["skipped"]
+
+
+def test_loss_speed_takes_ratios_round_by_round(speed):
+    rows = {row["loss"]: row for row in speed[1] if row["samples"] == 64}
+    ours, theirs = rows["WEINCELoss"], rows["lightly"]
+    expected = [
+        a / b for a, b in zip(ours["seconds"]["samples"], theirs["seconds"]["samples"], strict=True)
+    ]
+    assert ours["ratio_to_lightly"]["samples"] == pytest.approx(expected)
+
+
+def test_libraries_are_timed_on_the_same_loss(speed):
+    rows = [row for row in speed[1] if row["samples"] == 64 and row["skipped"] is None]
+    values = {row["loss"]: row["value"] for row in rows}
+    for name in set(values) - {"WEINCELoss", "three products"}:
+        assert values[name] == pytest.approx(values["lightly"], rel=1e-5)
+
+
+def test_loss_memory_reports_peaks_and_skips_what_does_not_fit(tmp_path):
+    # At N = 64 nothing is known; of the matrices at N = 4096, only a limit says that they are big.
+    options = ("--sizes", "64", "4096", "--losses", "lightly", "--memory-limit", "0.001")
+    lines, (small, large) = run_quick("loss_memory", tmp_path, *options)
+    assert small["loss"] == large["loss"] == "lightly"
+    assert_summaries(small, "bytes", "ratio_to_lightly")
+    assert small["skipped"] is None
+    assert "GiB" in large["skipped"]
+    assert large["bytes"] is None
+    assert large["ratio_to_lightly"] is None
+    assert lines[-1].split()[-2] == "-"
+
+
+def test_step_overhead_reports_the_share_of_a_step(tmp_path):
+    lines, (row,) = run_quick("step_overhead", tmp_path)
+    assert_summaries(row, "infonce_seconds", "weince_seconds", "step_seconds")
+    assert set(row["difference_seconds"]) == set(row["overhead"]) == SUMMARY
+    shares = [
+        difference / step
+        for difference, step in zip(
+            row["difference_seconds"]["samples"], row["step_seconds"]["samples"], strict=True
+        )
+    ]
+    assert row["overhead"]["samples"] == pytest.approx(shares)
+    assert "%" in lines[-1]
+
+
+def test_scaling_reports_growth_beside_the_model(tmp_path):
+    lines, rows = run_quick("scaling", tmp_path)
+    assert [(row["loss"], row["samples"], row["processes"]) for row in rows] == [
+        ("WEINCELoss", 64, 1),
+        ("WEINCELoss", 64, 2),
+    ]
+    assert [(row["time_model"], row["memory_model"]) for row in rows] == [(1, 1), (2, 2)]
+    for row in rows:
+        assert_summaries(row, "cpu_seconds", "wall_seconds", "time_growth")
+        assert set(row["peak_bytes"]) == SUMMARY
+        assert "memory_growth" in row
+    assert len(lines) == 4
