@@ -65,10 +65,10 @@ def choose_block_size(groups: Sequence[Candidates]) -> int | None:
     return max(16, LARGEST_BLOCK // columns)
 
 
-LARGEST_WHOLE = 2**18
-"""Similarities up to which the whole matrix is faster: there the number of operations decides."""
-LARGEST_BLOCK = 2**18
-"""Similarities of a block: 1 MiB in float32."""
+LARGEST_WHOLE = 2**22
+"""Similarities up to which the whole matrix is not slower: two views of 1024 samples."""
+LARGEST_BLOCK = 2**20
+"""Similarities of a block: 4 MiB in float32."""
 
 
 def _blocks(group: Candidates, block_size: int) -> Iterator[slice]:
