@@ -65,8 +65,8 @@ def choose_block_size(groups: Sequence[Candidates]) -> int | None:
     return max(16, LARGEST_BLOCK // columns)
 
 
-LARGEST_WHOLE = 2**22
-"""Similarities up to which the whole matrix is not slower: two views of 1024 samples."""
+LARGEST_WHOLE = 2**20
+"""Similarities up to which the whole matrix is not slower: two views of 512 samples."""
 LARGEST_BLOCK = 2**20
 """Similarities of a block: 4 MiB in float32."""
 
