@@ -11,7 +11,7 @@ from torch import Tensor
 Layout = Literal["views", "pairs", "queries"]
 
 MIN_NORM = 1e-6
-"""A row whose norm is below this counts as the zero vector (dimensionless, design: float32)."""
+"""A row whose norm is below this counts as the zero vector, dimensionless."""
 
 
 class Candidates(NamedTuple):

@@ -142,7 +142,7 @@ def weince(scores: Scores, gate: Tensor, shape: Tensor, temperature: float | Ten
 def mixed_losses(
     scores: Scores, gate: Tensor, shape: Tensor, temperature: float | Tensor, top_m: int = 16
 ) -> Tensor:
-    r"""Blend two losses instead of two logits (an ablation, design: 2.9).
+    r"""Blend two losses instead of two logits (an ablation).
 
     .. math:: (1 - \lambda_i)\, CE_{softmax}(\text{all})
               + \lambda_i\, CE_{Weibit}(\text{16 hardest})

@@ -1,4 +1,4 @@
-"""How far each anchor leaves the softmax: the gate (design: 2.4)."""
+"""How far each anchor leaves the softmax: the gate."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-r"""From a cosine similarity to a logit: one link for each kind of tail (design: 2.2 and 2.6).
+"""From a cosine similarity to a logit: one link for each kind of tail.
 
 A link is increasing in the similarity; the loss is the cross-entropy of its logits.
 """
@@ -6,7 +6,7 @@ A link is increasing in the similarity; the loss is the cross-entropy of its log
 from torch import Tensor
 
 SHORTFALL_FLOOR = 1e-6
-"""Smallest shortfall, the epsilon of design 2.1: bounds the logits at similarity 1."""
+"""Smallest shortfall; it bounds the logits at similarity 1."""
 
 
 def shortfall(similarity: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The Weibull shape of each anchor's logits (design: 2.5 and 2.7)."""
+"""The Weibull shape of each anchor's logits."""
 
 from torch import Tensor
 

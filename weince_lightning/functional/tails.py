@@ -1,4 +1,4 @@
-r"""How Weibull-like the hard negatives' tail is: evidence from one batch (design: 2.3 and 2.7).
+"""How Weibull-like the hard negatives' tail is: evidence from one batch.
 
 Everything here is data for the gate and the shape, never differentiated.
 """
