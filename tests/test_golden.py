@@ -7,9 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from weince_lightning.functional.candidates import build_candidates, score
-from weince_lightning.functional.contrastive import negative_shortfalls
-from weince_lightning.functional.tails import fit_pooled, fit_tail, pooled_tail
+from weince_lightning.functional.candidates import Scores, build_candidates, compare, score
+from weince_lightning.functional.contrastive import negated_similarities
+from weince_lightning.functional.links import shortfall
+from weince_lightning.functional.tails import (
+    fit_pooled,
+    fit_tail,
+    pooled_tail,
+    smallest,
+    tail_size,
+)
 from weince_lightning.losses import InfoNCELoss, TailGate, WeibitLink, WEINCELoss
 
 FILES = sorted((Path(__file__).parent / "golden").glob("*.npz"))
@@ -101,19 +108,26 @@ def test_tail_evidence_agrees(path, key):
     torch.testing.assert_close(found, golden[key], rtol=1e-9, atol=1e-12)
 
 
+def negatives_of(golden: dict[str, Tensor]) -> tuple[Scores, Tensor]:
+    (group,) = build_candidates(golden["z0"], golden["z1"], "views")
+    scores = score(group, compare(group))
+    return scores, shortfall(-negated_similarities(scores))
+
+
 def test_number_of_tail_points_agrees(path):
     golden = load(path)
-    (scores,) = [score(g) for g in build_candidates(golden["z0"], golden["z1"], "views")]
-    fit = fit_tail(negative_shortfalls(scores), scores.num_negatives, scores.max_negatives)
+    gate = gate_of(golden)
+    scores, shortfalls = negatives_of(golden)
+    size = tail_size(scores.max_negatives, gate.tail_fraction, gate.min_tail_points)
+    fit = fit_tail(smallest(shortfalls, size), None, scores.max_negatives)
     assert set(fit.num_points.tolist()) == {int(golden["n_eff"])}
 
 
 def test_pooled_line_agrees(path):
     golden = load(path)
-    (scores,) = [score(g) for g in build_candidates(golden["z0"], golden["z1"], "views")]
+    scores, shortfalls = negatives_of(golden)
     total = scores.max_negatives * len(scores.positive)
-    smallest = pooled_tail([negative_shortfalls(scores)], total)
-    beta, r_squared = fit_pooled(smallest, torch.tensor(total))
+    beta, r_squared = fit_pooled(pooled_tail([shortfalls], total), torch.tensor(total))
     torch.testing.assert_close(beta, golden["batch_beta_hat"], rtol=1e-9, atol=0)
     torch.testing.assert_close(r_squared, golden["batch_r2"], rtol=1e-9, atol=0)
 

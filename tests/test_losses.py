@@ -8,7 +8,7 @@ import torch
 from lightly.loss import NTXentLoss
 from torch import Tensor
 
-from weince_lightning.functional.candidates import build_candidates, score
+from weince_lightning.functional.candidates import build_candidates, compare, score
 from weince_lightning.functional.contrastive import weince
 from weince_lightning.losses import (
     ArctanhLink,
@@ -201,12 +201,18 @@ def test_gradcheck_holds_with_gate_and_shape_fixed(generator):
     shape = 0.5 + 4 * torch.rand(10, generator=generator, dtype=torch.float64)
 
     def loss(z0: Tensor, z1: Tensor, temperature: Tensor) -> Tensor:
-        (scores,) = [score(group) for group in build_candidates(z0, z1, "views")]
+        (scores,) = [score(g, compare(g)) for g in build_candidates(z0, z1, "views")]
         return weince(scores, gate, shape, temperature).mean()
 
     temperature = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(loss, (z0, z1, temperature))
     assert torch.autograd.gradgradcheck(loss, (z0, z1, temperature))
+
+    def fused(z0: Tensor, z1: Tensor) -> Tensor:
+        return WEINCELoss(0.3, gate=0.4, shape=2.0)(z0, z1)
+
+    assert torch.autograd.gradcheck(fused, (z0, z1))
+    assert torch.autograd.gradgradcheck(fused, (z0, z1))
 
 
 # Limits

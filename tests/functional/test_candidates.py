@@ -3,7 +3,22 @@
 import pytest
 import torch
 
-from weince_lightning.functional.candidates import build_candidates, score, unit_vectors
+from weince_lightning.functional.candidates import (
+    Candidates,
+    Scores,
+    build_candidates,
+    compare,
+    score,
+    unit_vectors,
+)
+
+
+def scores_of(group: Candidates) -> Scores:
+    return score(group, compare(group))
+
+
+def count_negatives(scores: Scores) -> torch.Tensor:
+    return scores.fill_others_(torch.ones_like(scores.similarity), 0.0).sum(dim=1)
 
 
 def test_rows_have_length_one_whatever_their_length(generator):
@@ -23,6 +38,28 @@ def test_rows_below_the_least_norm_are_zero_with_zero_gradient():
     assert rows.grad[2].all()
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 1e30])
+def test_rows_of_any_scale_have_a_gradient_that_numbers_confirm(scale, generator):
+    rows = torch.randn(3, 5, generator=generator, dtype=torch.float64)
+    weights = torch.randn(3, 5, generator=generator, dtype=torch.float64)
+
+    def gradient(rows):
+        rows = rows.clone().requires_grad_()
+        (unit_vectors(rows) * weights).sum().backward()
+        return rows.grad
+
+    expected = gradient(rows) / scale if scale >= 1e-3 else torch.zeros(3, 5).double()
+    torch.testing.assert_close(gradient(rows * scale), expected, rtol=1e-10, atol=0)
+    found = gradient((rows * scale).float()).double()
+    torch.testing.assert_close(found * scale, expected * scale, rtol=1e-4, atol=1e-5)
+
+
+def test_the_gradient_of_unit_vectors_has_a_gradient(generator):
+    rows = torch.randn(3, 5, generator=generator, dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradcheck(unit_vectors, rows)
+    assert torch.autograd.gradgradcheck(unit_vectors, rows)
+
+
 @pytest.mark.parametrize(
     ("layout", "anchors", "negatives"), [("views", 8, 6), ("pairs", 8, 3), ("queries", 4, 3)]
 )
@@ -33,7 +70,7 @@ def test_layouts_have_the_promised_numbers(layout, anchors, negatives, generator
     for group in groups:
         assert set(group.count_negatives().tolist()) == {negatives}
         assert group.max_negatives == negatives
-        assert ((~score(group).not_negative).sum(dim=1) == negatives).all()
+        assert (count_negatives(scores_of(group)) == negatives).all()
 
 
 @pytest.mark.parametrize("layout", ["views", "pairs", "queries"])
@@ -44,8 +81,8 @@ def test_explicit_negatives_are_seen_by_the_anchors_of_the_first_view_alone(
     z = torch.randn(4, 3, generator=generator)
     negatives = torch.randn(*shape, generator=generator)
     plain = build_candidates(z, z, layout)
-    base = score(plain[0]).max_negatives
-    groups = [score(g) for g in build_candidates(z, z, layout, negatives=negatives)]
+    base = scores_of(plain[0]).max_negatives
+    groups = [scores_of(g) for g in build_candidates(z, z, layout, negatives=negatives)]
     assert groups[0].max_negatives == base + shape[-2]
     assert all(group.max_negatives == base for group in groups[1:])
 
@@ -56,7 +93,7 @@ def test_positives_are_the_other_view(generator):
     expected = torch.cosine_similarity(z0, z1)
     for layout in ("views", "pairs", "queries"):
         for group in build_candidates(z0, z1, layout):
-            scores = score(group)
+            scores = scores_of(group)
             found = scores.similarity.gather(1, scores.positive[:, None]).squeeze(1)
             torch.testing.assert_close(found, expected.repeat(len(found) // 4))
 
@@ -64,6 +101,7 @@ def test_positives_are_the_other_view(generator):
 def test_equal_ids_are_no_negatives(generator):
     z = torch.randn(4, 3, generator=generator)
     ids = torch.tensor([5, 6, 5, 7])
-    (scores,) = [score(group) for group in build_candidates(z, z, "views", ids=ids)]
+    (scores,) = [scores_of(group) for group in build_candidates(z, z, "views", ids=ids)]
     assert scores.num_negatives.tolist() == [4, 6, 4, 6, 4, 6, 4, 6]
+    assert count_negatives(scores).tolist() == [4, 6, 4, 6, 4, 6, 4, 6]
     assert scores.max_negatives == 6

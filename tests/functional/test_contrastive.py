@@ -12,10 +12,7 @@ from weince_lightning.functional.contrastive import cross_entropy, hardest_negat
 def one_anchor(similarity: list[float], dtype: torch.dtype = torch.float32) -> Scores:
     """The positive is the first column."""
     row = torch.tensor([similarity], dtype=dtype)
-    mask = torch.zeros_like(row, dtype=torch.bool)
-    mask[0, 0] = True
-    negatives = row.shape[1] - 1
-    return Scores(row, torch.tensor([0]), mask, None, negatives)
+    return Scores(row, torch.tensor([0]), row.shape[1] - 1)
 
 
 @pytest.mark.parametrize("margin", [-1e4, -50.0, -1.0, 0.0, 1.0, 12.0, 30.0, 80.0])
@@ -32,7 +29,7 @@ def test_the_loss_keeps_its_relative_accuracy(margin):
 
 def test_no_negatives_give_no_loss_and_no_gradient():
     scores = one_anchor([0.3, 0.4])
-    masked = scores._replace(not_negative=torch.ones_like(scores.not_negative))
+    masked = scores._replace(left_out=torch.ones(1, 2, dtype=torch.bool))
     logits = scores.similarity.requires_grad_()
     loss = cross_entropy(masked, logits)
     loss.backward()
@@ -43,4 +40,4 @@ def test_no_negatives_give_no_loss_and_no_gradient():
 def test_the_hardest_negatives_are_the_most_similar_ones():
     kept = hardest_negatives(one_anchor([0.0, 0.1, 0.9, -0.5, 0.4]), 2)
     assert kept.similarity[0].tolist() == pytest.approx([0.0, 0.9, 0.4])
-    assert kept.not_negative.tolist() == [[True, False, False]]
+    assert kept.fill_others_(torch.ones(1, 3), 0.0).tolist() == [[0.0, 1.0, 1.0]]

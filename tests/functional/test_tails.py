@@ -6,7 +6,29 @@ import pytest
 import reference
 import torch
 
-from weince_lightning.functional.tails import fit_pooled, fit_tail, pooled_tail, tail_size
+from weince_lightning.functional.tails import (
+    TailFit,
+    fit_pooled,
+    fit_tail,
+    pooled_tail,
+    smallest,
+    tail_size,
+)
+
+
+def fit_all(shortfalls: torch.Tensor, counts: torch.Tensor | None, most: int) -> TailFit:
+    hardest = smallest(shortfalls.clone(), tail_size(most, 0.1, 32))
+    return fit_tail(hardest, counts, most)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(7, 5), (3, 512), (3, 513), (2, 2000)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_smallest_are_selected_in_order(rows, columns, dtype, generator):
+    values = torch.randn(rows, columns, generator=generator, dtype=dtype)
+    values[0, ::2] = math.inf
+    expected = values.sort(dim=1).values
+    for width in (1, columns // 2, columns):
+        assert torch.equal(smallest(values.clone(), width), expected[:, :width])
 
 
 @pytest.mark.parametrize(
@@ -27,7 +49,7 @@ def test_the_shape_of_a_weibull_sample_is_recovered(beta, generator):
     # statistics has a relative standard error near 1 / sqrt(500) = 4.5 %; the mean over 400
     # anchors is left with its bias, a few percent.
     sample = torch.rand(400, 5000, generator=generator, dtype=torch.float64) ** (1 / beta)
-    fit = fit_tail(sample, None, 5000)
+    fit = fit_all(sample, None, 5000)
     assert float(fit.beta_hat.mean()) == pytest.approx(beta, rel=0.03)
     assert float(fit.r_squared.min()) > 0.9
 
@@ -36,7 +58,7 @@ def test_the_shape_of_a_weibull_sample_is_recovered(beta, generator):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_lines_equal_the_loop(k, dtype, generator):
     sample = 0.05 + torch.rand(6, k, generator=generator, dtype=dtype)
-    fit = fit_tail(sample, None, k)
+    fit = fit_all(sample, None, k)
     tolerance = (
         {"rtol": 1e-9, "atol": 1e-9} if dtype == torch.float64 else {"rtol": 1e-3, "atol": 1e-3}
     )
@@ -56,7 +78,7 @@ def test_anchors_with_different_numbers_of_negatives_each_follow_their_own(gener
     sample = torch.rand(len(counts), 510, generator=generator, dtype=torch.float64)
     for row, count in zip(sample, counts, strict=True):
         row[count:] = math.inf
-    fit = fit_tail(sample, torch.tensor(counts), 510)
+    fit = fit_all(sample, torch.tensor(counts), 510)
     for i, (row, count) in enumerate(zip(sample.tolist(), counts, strict=True)):
         expected = reference.evidence(row[:count])
         found = [float(column[i]) for column in fit]
@@ -74,7 +96,7 @@ def test_anchors_with_different_numbers_of_negatives_each_follow_their_own(gener
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_tail_of_equal_shortfalls_is_finite_and_no_weibull(dtype):
-    fit = fit_tail(torch.full((2, 64), 0.3, dtype=dtype), None, 64)
+    fit = fit_all(torch.full((2, 64), 0.3, dtype=dtype), None, 64)
     assert all(column.isfinite().all() for column in fit)
     assert fit.beta_hat.tolist() == pytest.approx([0.0, 0.0], abs=1e-3)
     assert fit.r_squared.tolist() == pytest.approx([0.0, 0.0], abs=1e-3)
@@ -86,8 +108,8 @@ def test_only_the_tail_counts(generator):
     # What lies beyond the tenth may be anything.
     beyond = shuffled.where(shuffled <= shuffled.kthvalue(51, dim=1, keepdim=True).values, 1.9)
     for found, expected in zip(
-        fit_tail(beyond, None, 510),
-        fit_tail(sample, None, 510),
+        fit_all(beyond, None, 510),
+        fit_all(sample, None, 510),
         strict=True,
     ):
         assert torch.equal(found, expected)

@@ -7,8 +7,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from weince_lightning.functional.candidates import build_candidates
+from weince_lightning.functional.contrastive import Whole
 from weince_lightning.losses import (
     ArctanhLink,
+    ContrastiveTerms,
     InfoNCELoss,
     TailGate,
     TopMTerm,
@@ -29,8 +32,6 @@ LOSSES = {
 }
 POOLED = ("pooled", "top-m", "released")
 """They hold the shortfalls that the pooled line takes from the whole batch."""
-WHOLE = 10**6
-"""More anchors than any batch here has: a single block, still with its own backward."""
 
 
 def batch(samples: int, option: str, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
@@ -51,18 +52,30 @@ def batch(samples: int, option: str, dtype: torch.dtype = torch.float64) -> dict
     return inputs
 
 
+def whole(loss: InfoNCELoss | WEINCELoss, inputs: dict[str, Tensor]) -> ContrastiveTerms:
+    """The readable definition: the whole matrix, differentiated by autograd."""
+    z0, z1, ids, negatives = (inputs.get(key) for key in ("z0", "z1", "ids", "negatives"))
+    groups = build_candidates(z0, z1, loss.layout, ids, negatives)
+    scores = Whole(groups)
+    num_negatives = torch.cat([group.count_negatives() for group in groups])
+    loss._move_running_shapes(scores, groups, num_negatives, [len(z0)])
+    tail = loss._read_tail(scores, [len(z0)])
+    total, per_anchor = scores.losses(loss._objective(groups, tail), loss.temperature)
+    return ContrastiveTerms(total / len(per_anchor), per_anchor, num_negatives, tail)
+
+
 def gradients(loss: Tensor, inputs: dict[str, Tensor]) -> list[Tensor]:
     return list(torch.autograd.grad(loss, [v for k, v in inputs.items() if k != "ids"]))
 
 
-@pytest.mark.parametrize("block_size", [1, 7, WHOLE])
+@pytest.mark.parametrize("block_size", [1, 7, None])
 @pytest.mark.parametrize(
     ("name", "layout", "option"),
     list(product(LOSSES, ("views", "pairs", "queries"), ("", "ids", "own", "ids shared"))),
 )
 def test_blocks_equal_the_whole_matrix(name, layout, option, block_size):
     inputs = batch(17, option)
-    expected = LOSSES[name](layout=layout).terms(**inputs)
+    expected = whole(LOSSES[name](layout=layout), inputs)
     found = LOSSES[name](layout=layout, block_size=block_size).terms(**inputs)
     torch.testing.assert_close(found.loss, expected.loss, rtol=1e-10, atol=0)
     torch.testing.assert_close(found.per_anchor, expected.per_anchor, rtol=1e-9, atol=1e-12)
@@ -77,7 +90,7 @@ def test_blocks_equal_the_whole_matrix(name, layout, option, block_size):
 @pytest.mark.parametrize("name", LOSSES)
 def test_blocks_in_float32_are_close_to_the_whole_matrix(name):
     inputs = batch(100, "", torch.float32)
-    expected = LOSSES[name]()(**inputs)
+    expected = whole(LOSSES[name](), inputs).loss
     found = LOSSES[name](block_size=32)(**inputs)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
     for mine, theirs in zip(gradients(found, inputs), gradients(expected, inputs), strict=True):
@@ -89,7 +102,8 @@ def test_the_temperature_gets_its_gradient():
     tau = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
     for build in (InfoNCELoss, WEINCELoss):
         found = torch.autograd.grad(build(tau, block_size=5)(**inputs), tau)
-        torch.testing.assert_close(found, torch.autograd.grad(build(tau)(**inputs), tau))
+        expected = torch.autograd.grad(whole(build(tau), inputs).loss, tau)
+        torch.testing.assert_close(found, expected)
 
 
 def test_the_incoming_gradient_scales_the_stored_one():
@@ -104,7 +118,7 @@ def test_only_the_input_with_a_gradient_gets_one():
     inputs = batch(17, "")
     inputs["z1"] = inputs["z1"].detach()
     loss = WEINCELoss(block_size=5)(**inputs)
-    expected = torch.autograd.grad(WEINCELoss()(**inputs), inputs["z0"])
+    expected = torch.autograd.grad(whole(WEINCELoss(), inputs).loss, inputs["z0"])
     torch.testing.assert_close(torch.autograd.grad(loss, inputs["z0"]), expected)
 
 
@@ -116,11 +130,56 @@ def test_a_second_backward_is_refused():
         loss.backward()
 
 
-def test_a_gradient_of_the_gradient_is_refused():
-    inputs = batch(17, "")
-    loss = InfoNCELoss(block_size=5)(**inputs)
-    with pytest.raises(RuntimeError, match="can not be differentiated twice"):
-        torch.autograd.grad(loss, inputs["z0"], create_graph=True)
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_gradient_has_the_gradient_of_the_whole_matrix(name):
+    inputs = batch(9, "own")
+
+    def twice(loss: Tensor) -> list[Tensor]:
+        wanted = list(inputs.values())
+        once = torch.autograd.grad(2 * loss, wanted, create_graph=True)
+        return list(torch.autograd.grad(sum(g.square().sum() for g in once), wanted))
+
+    found = twice(LOSSES[name](layout="pairs", block_size=4)(**inputs))
+    expected = twice(whole(LOSSES[name](layout="pairs"), inputs).loss)
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
+
+
+@pytest.fixture
+def threads():
+    """Sets the number of threads, until the end of the test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("layout", ["views", "pairs", "queries"])
+def test_threads_change_nothing(name, layout, threads, monkeypatch):
+    monkeypatch.setattr("weince_lightning.functional.tiled.LEAST_SHARED", 1)
+    inputs = batch(23, "ids own")
+    found = []
+    for number in (1, 3, 3):
+        threads(number)
+        loss = LOSSES[name](layout=layout, block_size=4)
+        terms = loss.terms(**inputs)
+        found.append([terms.per_anchor, *gradients(terms.loss, inputs), *loss.buffers()])
+        assert torch.get_num_threads() == number
+    for alone, together, again in zip(*found, strict=True):
+        torch.testing.assert_close(together, alone, rtol=1e-12, atol=1e-14)
+        assert torch.equal(together, again)
+
+
+def test_an_error_in_a_thread_is_the_callers(threads, monkeypatch):
+    def fail(*_: object) -> Tensor:
+        raise ArithmeticError("in a thread")
+
+    monkeypatch.setattr("weince_lightning.functional.tiled.LEAST_SHARED", 1)
+    monkeypatch.setattr(InfoNCELoss, "_blend", lambda *_: None)
+    monkeypatch.setattr(InfoNCELoss, "_per_anchor", fail)
+    threads(2)
+    with pytest.raises(ArithmeticError, match="in a thread"):
+        InfoNCELoss(block_size=4)(**batch(17, ""))
 
 
 class Sizes(TorchDispatchMode):
@@ -142,7 +201,8 @@ class Sizes(TorchDispatchMode):
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if name not in POOLED])
 @pytest.mark.parametrize("layout", ["views", "pairs", "queries"])
-def test_no_tensor_is_larger_than_block_times_candidates(name, layout):
+def test_no_tensor_is_larger_than_block_times_candidates(name, layout, threads):
+    threads(1)  # it is this thread's operations that are recorded
     inputs = batch(500, "ids")
     candidates = 1000 if layout == "views" else 500
     with Sizes() as sizes:
@@ -151,8 +211,10 @@ def test_no_tensor_is_larger_than_block_times_candidates(name, layout):
     assert sizes.largest <= 20 * candidates
 
 
-def test_without_gradient_none_is_computed():
+def test_without_gradient_none_is_computed(threads):
+    threads(1)
     inputs = batch(50, "")
     with torch.no_grad(), Sizes() as sizes:
         WEINCELoss(block_size=10)(**inputs)
     assert not {name for name in sizes.names if "backward" in name or name.startswith("addmm")}
+    assert sum(name.startswith("mm") for name in sizes.names) == 1

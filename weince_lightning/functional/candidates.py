@@ -3,7 +3,8 @@
 This is the only file that knows layouts and masks.
 """
 
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,10 +34,24 @@ class Candidates(NamedTuple):
     """The same for the first candidates; the others, past its end, match no anchor."""
 
     @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What has a gradient: anchors, candidates, own negatives."""
+        return self.anchors, self.candidates, self.own
+
+    def with_tensors(self, tensors: Sequence[Any]) -> "Candidates":
+        """Replace what has a gradient."""
+        anchors, candidates, own = tensors
+        return self._replace(anchors=anchors, candidates=candidates, own=own)
+
+    @property
+    def num_columns(self) -> int:
+        """What each anchor is compared with, its own negatives included."""
+        return len(self.candidates) + (0 if self.own is None else self.own.shape[1])
+
+    @property
     def max_negatives(self) -> int:
         """The most negatives that an anchor can have, known without reading the device."""
-        own = 0 if self.own is None else self.own.shape[1]
-        return len(self.candidates) - (1 if self.itself is None else 2) + own
+        return self.num_columns - (1 if self.itself is None else 2)
 
     def count_negatives(self) -> Tensor:
         """Count the negatives :math:`K` of each anchor; shape ``(anchors,)``, int64."""
@@ -69,12 +84,32 @@ class Scores(NamedTuple):
     """In ``[-1, 1]``, shape ``(anchors, candidates)``, own negatives last."""
     positive: Tensor
     """The column of each anchor's positive, shape ``(anchors,)``, int64."""
-    not_negative: Tensor
-    """True where a column is no negative of the anchor: its positive, itself, an equal id."""
-    num_negatives: Tensor | None
-    """Negatives of each anchor, shape ``(anchors,)``; None where all have ``max_negatives``."""
     max_negatives: int
     """An upper bound of ``num_negatives`` that is known without reading the device."""
+    num_negatives: Tensor | None = None
+    """Negatives of each anchor, shape ``(anchors,)``; None where all have ``max_negatives``."""
+    itself: Tensor | None = None
+    """The column of the anchor itself, shape ``(anchors,)``; None if it has none."""
+    left_out: Tensor | None = None
+    """True where one of the first columns is no negative for another reason, such as an equal id;
+    shape ``(anchors, some of the columns)``."""
+
+    def fill_others_(self, values: Tensor, number: float) -> Tensor:
+        """Write a number wherever a column is no negative of the anchor, in place.
+
+        Args:
+            values: One for each similarity, shape ``(anchors, candidates)``.
+            number: What to write.
+
+        Returns:
+            ``values``.
+        """
+        if self.left_out is not None:
+            values[:, : self.left_out.shape[1]].masked_fill_(self.left_out, number)
+        values.scatter_(1, self.positive[:, None], number)
+        if self.itself is not None:
+            values.scatter_(1, self.itself[:, None], number)
+        return values
 
 
 def unit_vectors(embeddings: Tensor) -> Tensor:
@@ -92,13 +127,39 @@ def unit_vectors(embeddings: Tensor) -> Tensor:
         tensor([[0.6000, 0.8000],
                 [0.0000, 0.0000]])
     """
+    unit: Tensor = _UnitVectors.apply(embeddings)
+    return unit
+
+
+def _scale(embeddings: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the unit vectors and one over the length of each row, 0 where that counts as zero."""
     # Squares of entries relative to the largest neither overflow nor vanish.
-    largest = embeddings.detach().abs().amax(dim=-1, keepdim=True)
-    relative = embeddings / largest.clamp_min(torch.finfo(embeddings.dtype).tiny)
-    squares = relative.square().sum(dim=-1, keepdim=True)
-    is_zero = squares.detach().sqrt() * largest < MIN_NORM
-    # Before the root too: its derivative at 0 is infinite.
-    return relative * squares.masked_fill(is_zero, 1.0).rsqrt().masked_fill(is_zero, 0.0)
+    largest = torch.linalg.vector_norm(embeddings.detach(), torch.inf, dim=-1, keepdim=True)
+    largest = largest.clamp_min(torch.finfo(embeddings.dtype).tiny)
+    relative = embeddings / largest
+    length = torch.linalg.vector_norm(relative, dim=-1, keepdim=True)
+    is_zero = length.detach() * largest < MIN_NORM
+    # Before the division too: the derivative of the length of a zero vector is not defined.
+    inverse = length.masked_fill(is_zero, 1.0).reciprocal().masked_fill(is_zero, 0.0)
+    return relative * inverse, inverse / largest
+
+
+class _UnitVectors(torch.autograd.Function):
+    """With its own backward: small batches cost what the number of operations does."""
+
+    @staticmethod
+    def forward(ctx: Any, embeddings: Tensor) -> Tensor:
+        unit, inverse = _scale(embeddings)
+        ctx.save_for_backward(embeddings, unit, inverse)
+        return unit
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        embeddings, unit, inverse = ctx.saved_tensors
+        if torch.is_grad_enabled():  # for a second derivative both depend on the embeddings
+            unit, inverse = _scale(embeddings)
+        along = (unit * gradient).sum(dim=-1, keepdim=True)
+        return torch.mul(gradient - unit * along, inverse)
 
 
 def check_batch(
@@ -230,12 +291,15 @@ def build_candidates(
             "no negative. Use a larger batch, drop the last incomplete one, or give negatives."
         )
     dtype = torch.promote_types(torch.promote_types(z0.dtype, z1.dtype), torch.float32)
-    u0, u1 = unit_vectors(z0.to(dtype)), unit_vectors(z1.to(dtype))
+    # Both at once: small batches cost what the number of operations does.
+    both = unit_vectors(torch.cat([z0, z1]).to(dtype))
+    u0, u1 = both.view(2, samples, -1).unbind()
     shared, own = None, None
     if negatives is not None:
         unit = unit_vectors(negatives.to(dtype))
         shared, own = (unit, None) if unit.ndim == 2 else (None, unit)
-    index = torch.arange(samples, device=z0.device)[rows]
+    places = torch.arange(2 * samples, device=z0.device).view(2, samples)
+    index, other = places[:, rows]
     anchor_ids = None if ids is None else ids[rows]
 
     def with_shared(candidates: Tensor) -> Tensor:
@@ -245,50 +309,64 @@ def build_candidates(
         first = Candidates(u0[rows], with_shared(u1), index, None, own, anchor_ids, ids)
         second = Candidates(u1[rows], u0, index, None, None, anchor_ids, ids)
         return [first] if layout == "queries" else [first, second]
-    both = torch.cat([u0, u1])
     both_ids = None if ids is None else torch.cat([ids, ids])
-    other = index + samples
     if negatives is not None:
         return [
             Candidates(u0[rows], with_shared(both), other, index, own, anchor_ids, both_ids),
             Candidates(u1[rows], both, index, other, None, anchor_ids, both_ids),
         ]
     # Without explicit negatives both halves see the same candidates: one matrix product.
-    itself = torch.cat([index, other])
+    itself, positive = places[:, rows].flatten(), places.flip(0)[:, rows].flatten()
+    whole = len(index) == samples
     return [
         Candidates(
-            both if len(index) == samples else both[itself],
+            both if whole else both[itself],
             both,
-            torch.cat([other, index]),
+            positive,
             itself,
             None,
-            None if both_ids is None else both_ids[itself],
+            both_ids if whole or both_ids is None else both_ids[itself],
             both_ids,
         )
     ]
 
 
-def score(group: Candidates) -> Scores:
-    """Compare every anchor of a group with all its candidates.
+def compare(group: Candidates, out: Tensor | None = None) -> Tensor:
+    """Compute the cosine similarities of every anchor of a group to all its candidates.
 
     Args:
         group: Anchors and candidates as unit vectors.
+        out: Where to put them, without gradient; None is a new tensor, with gradient.
 
     Returns:
-        The whole matrix of cosine similarities and what in it is a negative.
+        In ``[-1, 1]``, shape ``(anchors, candidates)``, own negatives last.
     """
-    similarity = group.anchors @ group.candidates.T
-    not_negative = torch.zeros_like(similarity, dtype=torch.bool)
-    num_negatives = None
+    anchors, candidates, own = group.tensors
+    if out is None:
+        similarity = anchors @ candidates.T
+        if own is None:
+            return similarity
+        return torch.cat([similarity, torch.einsum("af,anf->an", anchors, own)], dim=1)
+    torch.mm(anchors, candidates.T, out=out[:, : len(candidates)])
+    if own is not None:
+        out[:, len(candidates) :] = torch.einsum("af,anf->an", anchors, own)
+    return out
+
+
+def score(group: Candidates, similarity: Tensor) -> Scores:
+    """Say what in a matrix of similarities is a negative.
+
+    Args:
+        group: Anchors and candidates.
+        similarity: From :func:`compare`.
+
+    Returns:
+        Both together.
+    """
+    left_out = num_negatives = None
     if group.anchor_ids is not None and group.candidate_ids is not None:
-        same = group.anchor_ids[:, None] == group.candidate_ids
-        not_negative[:, : same.shape[1]] = same
+        left_out = group.anchor_ids[:, None] == group.candidate_ids
         num_negatives = group.count_negatives()
-    not_negative.scatter_(1, group.positive[:, None], True)
-    if group.itself is not None:
-        not_negative.scatter_(1, group.itself[:, None], True)
-    if group.own is not None:
-        own = torch.einsum("af,anf->an", group.anchors, group.own)
-        similarity = torch.cat([similarity, own], dim=1)
-        not_negative = torch.cat([not_negative, torch.zeros_like(own, dtype=torch.bool)], dim=1)
-    return Scores(similarity, group.positive, not_negative, num_negatives, group.max_negatives)
+    return Scores(
+        similarity, group.positive, group.max_negatives, num_negatives, group.itself, left_out
+    )

@@ -1,24 +1,33 @@
 """The losses of each anchor, written plainly over the whole matrix: the readable definition."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from weince_lightning.functional.candidates import Candidates, Scores, score
+from weince_lightning.functional.candidates import Candidates, Scores, compare, score
+from weince_lightning.functional.fused import Blend
 from weince_lightning.functional.links import (
     blend_logits,
-    shortfall,
     softmax_logits,
     weibit_logits,
 )
 
+Result = TypeVar("Result")
+
 Link = Callable[[Tensor], Tensor]
 """Maps similarities to logits, element by element."""
 
-Evaluate = Callable[[Scores, slice, float | Tensor], Tensor]
-"""The losses of some anchors, from their scores, their places among all, and the temperature."""
+
+class Objective(NamedTuple):
+    """What each anchor loses."""
+
+    evaluate: Callable[[Scores, slice, float | Tensor], Tensor]
+    """The losses of some anchors, from their scores, their places among all, the temperature."""
+    blend: Blend | None = None
+    """The logits whose cross-entropy that is, for all anchors; None where it is something else."""
 
 
 class Whole:
@@ -29,33 +38,44 @@ class Whole:
     """
 
     def __init__(self, groups: Sequence[Candidates]) -> None:
-        self._scores = [score(group) for group in groups]
+        self._scores = [score(group, compare(group)) for group in groups]
 
     def __iter__(self) -> Iterator[Scores]:
         """Walk over the groups' scores."""
         return iter(self._scores)
 
-    def losses(self, evaluate: Evaluate, temperature: float | Tensor) -> tuple[Tensor, Tensor]:
+    def map(self, read: Callable[[Scores, Tensor], Result]) -> list[Result]:
+        """Compute something from the scores of each group, in order.
+
+        Args:
+            read: Gets scores, and a tensor like the similarities with any content that it may use.
+        """
+        return [read(scores, torch.empty_like(scores.similarity)) for scores in self._scores]
+
+    def losses(self, objective: Objective, temperature: float | Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum of the anchors' losses, with gradient, and the loss of each."""
         found, first = [], 0
         for scores in self._scores:
             last = first + len(scores.positive)
-            found.append(evaluate(scores, slice(first, last), temperature))
+            found.append(objective.evaluate(scores, slice(first, last), temperature))
             first = last
         per_anchor = torch.cat(found)
         return per_anchor.sum(), per_anchor.detach()
 
 
-def negative_shortfalls(scores: Scores) -> Tensor:
-    """Shortfalls of the negatives, ``inf`` in every other column; detached.
+def negated_similarities(scores: Scores, out: Tensor | None = None) -> Tensor:
+    """Similarities of the negatives with the other sign, ``inf`` in every other column; detached.
+
+    The hardest negatives come first, as with shortfalls, which one addition makes of them.
 
     Args:
         scores: Similarities of a group.
+        out: Where to put them; None is a new tensor.
 
     Returns:
         Shape ``(anchors, candidates)``.
     """
-    return shortfall(scores.similarity.detach()).masked_fill(scores.not_negative, torch.inf)
+    return scores.fill_others_(torch.neg(scores.similarity.detach(), out=out), torch.inf)
 
 
 def cross_entropy(scores: Scores, logits: Tensor) -> Tensor:
@@ -76,7 +96,7 @@ def cross_entropy(scores: Scores, logits: Tensor) -> Tensor:
     positive = logits.gather(1, scores.positive[:, None]).squeeze(1)
     # Not -inf: a row of nothing else, an anchor without negatives, would have the derivative 0/0.
     absent = torch.finfo(logits.dtype).min / 2
-    negatives = logits.masked_fill(scores.not_negative, absent).logsumexp(dim=1)
+    negatives = scores.fill_others_(logits.clone(), absent).logsumexp(dim=1)
     return 0.0 - logsigmoid(positive - negatives)
 
 
@@ -105,20 +125,21 @@ def hardest_negatives(scores: Scores, top_m: int) -> Scores:
     Returns:
         The smaller group; gradients flow back to ``scores.similarity``.
     """
-    masked = scores.similarity.detach().masked_fill(scores.not_negative, -torch.inf)
+    negatives = scores.fill_others_(scores.similarity.detach().clone(), -torch.inf)
     kept = min(top_m, scores.max_negatives)
-    found = masked.topk(kept, dim=1)
+    found = negatives.topk(kept, dim=1)
     columns = torch.cat([scores.positive[:, None], found.indices], dim=1)
-    # With ids an anchor may have fewer negatives than were asked for.
-    not_negative = torch.cat(
-        [torch.ones_like(columns[:, :1], dtype=torch.bool), found.values.isneginf()], dim=1
-    )
+    num_negatives = left_out = None
+    if scores.num_negatives is not None:
+        # With ids an anchor may have fewer negatives than were asked for.
+        num_negatives = scores.num_negatives.clamp_max(kept)
+        left_out = torch.nn.functional.pad(found.values.isneginf(), (1, 0))
     return Scores(
         scores.similarity.gather(1, columns),
         torch.zeros_like(scores.positive),
-        not_negative,
-        None if scores.num_negatives is None else scores.num_negatives.clamp_max(kept),
         kept,
+        num_negatives,
+        left_out=left_out,
     )
 
 

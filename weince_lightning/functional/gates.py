@@ -57,15 +57,13 @@ def tail_gate(
     References:
         Erol et al., ICML 2026, arXiv:2606.00262.
     """
-    by_rho = kappa_rho * (rho0.log() - fit.rho.log())
-    by_aic = kappa_aic * (fit.delta_aic - aic_margin)
     if hard:
         # Two anchors that are each other's hardest negative have one hardness, but 1 - s rounds on
         # its own in each row: without the slack, order and process would decide who is in.
         slack = 4 * torch.finfo(rho0.dtype).eps
         by_rho, by_aic = fit.rho <= rho0 + slack, fit.delta_aic >= aic_margin
     else:
-        by_rho, by_aic = by_rho.sigmoid(), by_aic.sigmoid()
-    factors = {"both": by_rho * by_aic, "rho": by_rho, "aic": by_aic}
-    gate = factors[signals].to(fit.rho.dtype)
-    return torch.where(fit.num_points < 2, 0.0, gate)
+        by_rho = (kappa_rho * (rho0 / fit.rho).log_()).sigmoid_()
+        by_aic = (kappa_aic * (fit.delta_aic - aic_margin)).sigmoid_()
+    gate = {"both": by_rho * by_aic, "rho": by_rho, "aic": by_aic}[signals]
+    return gate.to(fit.rho.dtype).masked_fill_(fit.num_points < 2, 0.0)

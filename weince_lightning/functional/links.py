@@ -23,7 +23,7 @@ def shortfall(similarity: Tensor) -> Tensor:
         >>> shortfall(torch.tensor([0.25, 1.0]))
         tensor([7.5000e-01, 1.0000e-06])
     """
-    return (1 - similarity).clamp_min(SHORTFALL_FLOOR)
+    return (1 - similarity).clamp_min_(SHORTFALL_FLOOR)
 
 
 def softmax_logits(similarity: Tensor, temperature: float | Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """The Weibull shape of each anchor's logits."""
 
+import torch
 from torch import Tensor
 
 from weince_lightning.functional.tails import TailFit
@@ -15,8 +16,8 @@ def batch_shape(beta_hat: Tensor, r_squared: Tensor) -> Tensor:
     Returns:
         :math:`\beta_0`, a scalar; 0 if no anchor has evidence.
     """
-    weight = r_squared.sum()
-    return ((r_squared * beta_hat).sum() / weight).where(weight > 0, 0.0)
+    least = torch.finfo(r_squared.dtype).tiny
+    return r_squared.dot(beta_hat) / r_squared.sum().clamp_min(least)
 
 
 def tail_shape(
@@ -50,9 +51,13 @@ def tail_shape(
         tensor([3.])
     """
     evidence = fit.num_points * fit.r_squared
-    trusted = (fit.r_squared >= r2_min) & (fit.beta_hat > 0) & (evidence > 0)
-    weight = (evidence / (evidence + shrinkage)).where(trusted, 0.0)
-    return (weight * fit.beta_hat + (1 - weight) * target).clamp(minimum, maximum)
+    # Without shrinkage no evidence would have the weight 0 / 0.
+    least = torch.finfo(evidence.dtype).tiny
+    weight = evidence / (evidence + shrinkage).clamp_min_(least)
+    weight *= (fit.r_squared >= r2_min).logical_and_(fit.beta_hat > 0)
+    return torch.lerp(torch.as_tensor(target).to(fit.beta_hat), fit.beta_hat, weight).clamp_(
+        minimum, maximum
+    )
 
 
 def running_shape(running: Tensor, beta: Tensor, r_squared: Tensor) -> Tensor:

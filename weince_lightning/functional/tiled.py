@@ -2,80 +2,192 @@
 
 Similarities of a block are computed where they are needed and forgotten; the gradient with respect
 to anchors and candidates is computed in the same sweep as the loss and kept for the backward, as in
-fused cross-entropy.
+fused cross-entropy. On a CPU the blocks are shared among threads.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from weince_lightning.functional.candidates import Candidates, Scores, score
-from weince_lightning.functional.contrastive import Evaluate
+from weince_lightning.functional.candidates import Candidates, Scores, compare, score
+from weince_lightning.functional.contrastive import Objective, Result, Whole
+from weince_lightning.functional.fused import Derivatives, differentiate
+from weince_lightning.functional.threads import Scratch, count_threads, share
+
+LARGEST_BLOCK = 2**20
+"""Similarities of a block, 4 MiB in float32: more do not stay in the cache."""
+LARGEST_KEPT = 2**22
+"""Similarities that are not computed again for the losses, in all blocks together."""
+LEAST_SHARED = 2**19
+"""Similarities of a block for which several threads wait for each other less than they work."""
+
+
+class _Block(NamedTuple):
+    """Anchors of a group whose similarities are computed at once."""
+
+    group: int
+    rows: slice
+    """Their places in the group."""
+    places: slice
+    """Their places among the anchors of all groups."""
 
 
 class Tiled:
-    """The scores of all anchors, computed block by block each time one walks over them.
+    """The scores of all anchors, computed block by block.
 
     See :class:`~weince_lightning.functional.contrastive.Whole`, whose results it gives.
 
     Args:
         groups: Anchors and candidates.
-        block_size: Most anchors of a block.
+        block_size: Most anchors of a block; None chooses.
     """
 
-    def __init__(self, groups: Sequence[Candidates], block_size: int) -> None:
-        self._groups = groups
-        self._block_size = block_size
+    def __init__(self, groups: Sequence[Candidates], block_size: int | None = None) -> None:
+        self.groups = groups
+        self.blocks: list[_Block] = []
+        first = 0
+        for index, group in enumerate(groups):
+            size = len(group.anchors)
+            most = block_size or choose_block_size(group)
+            for start in range(0, max(1, size), most):
+                stop = min(start + most, size)
+                places = slice(first + start, first + stop)
+                self.blocks.append(_Block(index, slice(start, stop), places))
+            first += size
+        sizes = [(b.rows.stop - b.rows.start) * groups[b.group].num_columns for b in self.blocks]
+        shared = max(sizes) >= LEAST_SHARED
+        self.threads = count_threads(groups[0].anchors.device) if shared else 1
+        self._keep = sum(sizes) <= LARGEST_KEPT
+        self._kept: dict[tuple[int, int], Tensor] = {}
 
+    @torch.no_grad()
     def __iter__(self) -> Iterator[Scores]:
         """Walk over the blocks' scores; they have no gradient."""
-        with torch.no_grad():
-            for group in self._groups:
-                for rows in _blocks(group, self._block_size):
-                    yield score(group.select(rows))
+        scratch = Scratch()
+        for block in self.blocks:
+            yield self.score(block, scratch)
 
-    def losses(self, evaluate: Evaluate, temperature: float | Tensor) -> tuple[Tensor, Tensor]:
+    def map(self, read: Callable[[Scores, Tensor], Result]) -> list[Result]:
+        """Compute something from the scores of each block, in order; they have no gradient.
+
+        Args:
+            read: Gets scores, and a tensor like the similarities with any content that it may use.
+        """
+
+        def work(blocks: Sequence[_Block]) -> list[Result]:
+            scratch = Scratch()
+            found = []
+            for block in blocks:
+                scores = self.score(block, scratch)
+                spare = scratch.take("delta", scores.similarity.shape, scores.similarity)
+                found.append(read(scores, spare))
+            return found
+
+        return [result for results in share(work, self.blocks, self.threads) for result in results]
+
+    def score(self, block: _Block, scratch: Scratch) -> Scores:
+        """Compute the scores of a block; the next block of a thread may overwrite them."""
+        group = self.groups[block.group].select(block.rows)
+        key = block.group, block.rows.start
+        similarity = self._kept.get(key)
+        if similarity is None:
+            memory = Scratch() if self._keep else scratch
+            shape = len(group.anchors), group.num_columns
+            similarity = compare(group, memory.take("similarity", shape, group.anchors))
+            if self._keep:
+                self._kept[key] = similarity
+        return score(group, similarity)
+
+    def losses(self, objective: Objective, temperature: float | Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum of the anchors' losses, with gradient, and the loss of each.
 
-        The gradient is computed here, if it will be needed, and can not be differentiated again.
+        The gradient is computed here, if it will be needed. To be called once, at the end: it
+        overwrites the similarities.
         """
-        tensors = [
-            t for group in self._groups for t in (group.anchors, group.candidates, group.own)
-        ]
+        tensors = [t for group in self.groups for t in group.tensors]
         total, per_anchor = _TiledLosses.apply(
-            self._groups, evaluate, self._block_size, torch.is_grad_enabled(), temperature, *tensors
+            self, objective, torch.is_grad_enabled(), temperature, *tensors
         )
         return total, per_anchor
 
 
-def choose_block_size(groups: Sequence[Candidates]) -> int | None:
-    """Choose how many anchors are compared at once.
+def choose_block_size(group: Candidates) -> int:
+    """Choose how many anchors of a group are compared at once.
 
     Args:
-        groups: Anchors and candidates.
+        group: Anchors and candidates.
 
     Returns:
-        None, for the whole matrix, where that is small; else what keeps a block in the cache.
+        What keeps the similarities of a block in the cache, and all threads busy.
     """
-    anchors, columns = len(groups[0].anchors), groups[0].max_negatives
-    if anchors * columns <= LARGEST_WHOLE:
-        return None
-    return max(16, LARGEST_BLOCK // columns)
+    size, columns = len(group.anchors), max(1, group.num_columns)
+    blocks = math.ceil(size / max(16, LARGEST_BLOCK // columns))
+    threads = count_threads(group.anchors.device)
+    if blocks >= threads:
+        blocks = threads * math.ceil(blocks / threads)
+    return math.ceil(size / max(1, blocks)) or 1
 
 
-LARGEST_WHOLE = 2**20
-"""Similarities up to which the whole matrix is not slower: two views of 512 samples."""
-LARGEST_BLOCK = 2**20
-"""Similarities of a block: 4 MiB in float32."""
+class _Gradients:
+    """Gradients with respect to the unit vectors of all groups, block by block."""
+
+    def __init__(self, groups: Sequence[Candidates]) -> None:
+        self._groups = groups
+        self._of_anchors = [torch.empty_like(group.anchors) for group in groups]
+        self._of_own = [None if g.own is None else torch.empty_like(g.own) for g in groups]
+
+    def add(self, block: _Block, gradient: Tensor, of_candidates: dict[int, Tensor]) -> None:
+        """Hand on the gradient of a block's similarities.
+
+        Args:
+            block: Which.
+            gradient: Shape ``(anchors, candidates)``.
+            of_candidates: What a thread has collected of all blocks, by group; it is added to.
+        """
+        anchors, candidates, own = self._groups[block.group].select(block.rows).tensors
+        shared = gradient[:, : len(candidates)]
+        of_anchors = torch.mm(shared, candidates, out=self._of_anchors[block.group][block.rows])
+        so_far = of_candidates.get(block.group)
+        if so_far is None:
+            of_candidates[block.group] = shared.T @ anchors
+        else:
+            so_far.addmm_(shared.T, anchors)
+        of_own = self._of_own[block.group]
+        if own is not None and of_own is not None:
+            alone = gradient[:, len(candidates) :]
+            of_anchors += torch.einsum("an,anf->af", alone, own)
+            torch.mul(alone[:, :, None], anchors[:, None, :], out=of_own[block.rows])
+
+    def total(self, parts: Sequence[dict[int, Tensor]]) -> list[Tensor | None]:
+        """Return what flows back to each group's tensors, from the parts of the threads."""
+        found: list[Tensor | None] = []
+        for index, group in enumerate(self._groups):
+            of_anchors = self._of_anchors[index]
+            of_candidates = sum_in_place([part[index] for part in parts if index in part])
+            if group.anchors is group.candidates:
+                found += [of_anchors.add_(of_candidates), None, self._of_own[index]]
+            else:
+                found += [of_anchors, of_candidates, self._of_own[index]]
+        return found
 
 
-def _blocks(group: Candidates, block_size: int) -> Iterator[slice]:
-    """Places of the blocks of a group's anchors; one, empty, where it has none."""
-    size = len(group.anchors)
-    for start in range(0, max(1, size), block_size):
-        yield slice(start, min(start + block_size, size))
+def sum_in_place(tensors: Sequence[Tensor]) -> Tensor:
+    """Add tensors up, into the first."""
+    total, *others = tensors
+    for tensor in others:
+        total += tensor
+    return total
+
+
+class _Found(NamedTuple):
+    """What a thread has found about its blocks."""
+
+    losses: list[Tensor]
+    of_temperature: list[Tensor]
+    of_candidates: dict[int, Tensor]
 
 
 class _TiledLosses(torch.autograd.Function):
@@ -84,78 +196,97 @@ class _TiledLosses(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        groups: Sequence[Candidates],
-        evaluate: Evaluate,
-        block_size: int,
+        tiled: Tiled,
+        objective: Objective,
         with_gradient: bool,
         temperature: float | Tensor,
         *tensors: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         with_gradient = with_gradient and any(ctx.needs_input_grad)
-        gradients: list[Tensor | None] = []
-        of_temperature: Tensor | None = None
-        losses: list[Tensor] = []
-        first = 0
-        for group in groups:
-            into = _Gradients.zeros(group) if with_gradient else None
-            for rows in _blocks(group, block_size):
-                places = slice(first + rows.start, first + rows.stop)
-                scores = score(group.select(rows))
-                if into is None:
-                    losses.append(evaluate(scores, places, temperature))
-                    continue
-                leaves = [scores.similarity.requires_grad_()]
-                if isinstance(temperature, Tensor):
-                    temperature = temperature.detach().requires_grad_()
-                    leaves.append(temperature)
-                with torch.enable_grad():
-                    values = evaluate(scores, places, temperature)
-                    total = values.sum()
-                # A loss may have nothing to do with the temperature.
-                found = torch.autograd.grad(total, leaves, allow_unused=True)
-                losses.append(values.detach())
-                into.add(group, rows, found[0])
-                if found[-1] is not None and len(found) == 2:
-                    of_temperature = (
-                        found[1] if of_temperature is None else of_temperature + found[1]
-                    )
-            gradients += [None] * 3 if into is None else into
-            first += len(group.anchors)
-        ctx.save_for_backward(of_temperature, *gradients)
-        per_anchor = torch.cat(losses)
+        with_temperature = with_gradient and ctx.needs_input_grad[3]
+        gradients = _Gradients(tiled.groups) if with_gradient else None
+
+        def work(blocks: Sequence[_Block]) -> _Found:
+            found, scratch = _Found([], [], {}), Scratch()
+            for block in blocks:
+                result = _differentiate(
+                    tiled.score(block, scratch),
+                    objective,
+                    block.places,
+                    temperature,
+                    scratch,
+                    with_gradient,
+                    with_temperature,
+                )
+                found.losses.append(result.losses)
+                if result.of_temperature is not None:
+                    found.of_temperature.append(result.of_temperature)
+                if gradients is not None and result.of_similarity is not None:
+                    gradients.add(block, result.of_similarity, found.of_candidates)
+            return found
+
+        parts = share(work, tiled.blocks, tiled.threads)
+        per_anchor = torch.cat([losses for part in parts for losses in part.losses])
         ctx.mark_non_differentiable(per_anchor)
+        if gradients is not None:
+            of_temperature = [found for part in parts for found in part.of_temperature]
+            ctx.groups, ctx.objective, ctx.temperature = tiled.groups, objective, temperature
+            ctx.save_for_backward(
+                temperature if with_temperature else None,
+                *tensors,
+                torch.stack(of_temperature).sum() if of_temperature else None,
+                *gradients.total([part.of_candidates for part in parts]),
+            )
         return per_anchor.sum(), per_anchor
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        # With create_graph. What was kept would pass for a constant, silently.
+        saved = ctx.saved_tensors
+        inputs, kept = saved[: len(saved) // 2], saved[len(saved) // 2 :]
         if torch.is_grad_enabled():
-            raise RuntimeError(
-                "A contrastive loss computed block by block can not be differentiated twice: "
-                f"smaller batches, up to {LARGEST_WHOLE} similarities with block_size=None, can."
-            )
-        stored = [None if kept is None else kept * gradient for kept in ctx.saved_tensors]
-        return None, None, None, None, *stored
+            # With create_graph. What was kept would pass for a constant.
+            kept = _plain_gradients(ctx.groups, ctx.objective, ctx.temperature, inputs)
+        return None, None, None, *(k if k is None else k * gradient for k in kept)
 
 
-class _Gradients(NamedTuple):
-    """Gradients with respect to a group's unit vectors."""
+def _differentiate(
+    scores: Scores,
+    objective: Objective,
+    places: slice,
+    temperature: float | Tensor,
+    scratch: Scratch,
+    with_gradient: bool,
+    with_temperature: bool,
+) -> Derivatives:
+    """Compute the losses of a block and their derivatives, in closed form or by autograd."""
+    if objective.blend is not None:
+        blend = objective.blend.select(places)
+        return differentiate(scores, blend, temperature, scratch, with_gradient, with_temperature)
+    if not with_gradient:
+        return Derivatives(objective.evaluate(scores, places, temperature))
+    leaves = [scores.similarity.requires_grad_()]
+    if isinstance(temperature, Tensor):
+        temperature = temperature.detach().requires_grad_()
+        leaves.append(temperature)
+    with torch.enable_grad():
+        losses = objective.evaluate(scores, places, temperature)
+        total = losses.sum()
+    # A loss may have nothing to do with the temperature.
+    found = torch.autograd.grad(total, leaves, allow_unused=True)
+    return Derivatives(losses.detach(), found[0], found[1] if with_temperature else None)
 
-    anchors: Tensor
-    candidates: Tensor
-    own: Tensor | None
 
-    @classmethod
-    def zeros(cls, group: Candidates) -> "_Gradients":
-        own = None if group.own is None else torch.zeros_like(group.own)
-        return cls(torch.zeros_like(group.anchors), torch.zeros_like(group.candidates), own)
-
-    def add(self, group: Candidates, rows: slice, gradient: Tensor) -> None:
-        """Hand on the gradient of a block's similarities."""
-        anchors, shared = group.anchors[rows], gradient[:, : len(group.candidates)]
-        torch.mm(shared, group.candidates, out=self.anchors[rows])
-        self.candidates.addmm_(shared.T, anchors)
-        if self.own is not None and group.own is not None:
-            own = gradient[:, shared.shape[1] :]
-            self.anchors[rows] += torch.einsum("an,anf->af", own, group.own[rows])
-            torch.mul(own[:, :, None], anchors[:, None, :], out=self.own[rows])
+def _plain_gradients(
+    groups: Sequence[Candidates],
+    objective: Objective,
+    temperature: float | Tensor,
+    inputs: Sequence[Tensor | None],
+) -> list[Tensor | None]:
+    """Gradients of the sum of the losses that can be differentiated again: the whole matrix."""
+    # A tensor may be an input twice, as anchors and as candidates; its views are different.
+    views = [None if tensor is None else tensor.view_as(tensor) for tensor in inputs]
+    seen = [group.with_tensors(views[3 * i + 1 : 3 * i + 4]) for i, group in enumerate(groups)]
+    total, _ = Whole(seen).losses(objective, temperature if views[0] is None else views[0])
+    wanted = [view for view in views if view is not None and view.requires_grad]
+    found = iter(torch.autograd.grad(total, wanted, create_graph=True, allow_unused=True))
+    return [None if view is None or not view.requires_grad else next(found) for view in views]

@@ -16,16 +16,26 @@ from weince_lightning.functional.candidates import (
     check_batch,
 )
 from weince_lightning.functional.contrastive import (
+    Objective,
     Whole,
     cross_entropy,
     mixed_losses,
-    negative_shortfalls,
+    negated_similarities,
     weince,
 )
+from weince_lightning.functional.fused import Blend
 from weince_lightning.functional.gates import reference_hardness
+from weince_lightning.functional.links import shortfall
 from weince_lightning.functional.shapes import batch_shape
-from weince_lightning.functional.tails import TailFit, fit_pooled, fit_tail, pooled_tail
-from weince_lightning.functional.tiled import Tiled, choose_block_size
+from weince_lightning.functional.tails import (
+    TailFit,
+    fit_pooled,
+    fit_tail,
+    pooled_tail,
+    smallest,
+    tail_size,
+)
+from weince_lightning.functional.tiled import Tiled
 from weince_lightning.losses.checks import (
     check_choice,
     check_flag,
@@ -108,7 +118,7 @@ class _ContrastiveLoss(nn.Module, ABC):
                 raise TypeError(f"top_m_terms must hold TopMTerm objects, got {term!r}.")
         self.top_m_terms = nn.ModuleList(terms)
 
-    def _read_tail(self, scores: Iterable[Scores], sizes: list[int]) -> TailEvidence | None:
+    def _read_tail(self, scores: Whole | Tiled, sizes: list[int]) -> TailEvidence | None:
         """Collect the evidence of all anchors; ``sizes`` are the samples of every rank."""
         return None
 
@@ -117,6 +127,10 @@ class _ContrastiveLoss(nn.Module, ABC):
         self, scores: Scores, tail: TailEvidence | None, temperature: float | Tensor
     ) -> Tensor:
         """Compute the losses of some anchors, without the top-M terms, from their evidence."""
+
+    def _blend(self, groups: list[Candidates], tail: TailEvidence | None) -> Blend | None:
+        """Return the logits whose cross-entropy the losses are, None where they are not."""
+        return None
 
     def forward(
         self, z0: Tensor, z1: Tensor, ids: Tensor | None = None, negatives: Tensor | None = None
@@ -158,23 +172,27 @@ class _ContrastiveLoss(nn.Module, ABC):
         # Half precision can not hold the shortfalls: the endpoint's 1 - 1e-6 rounds to 1.
         with torch.autocast(z0.device.type, enabled=False):
             groups = build_candidates(z0, z1, self.layout, ids, negatives, rows)
-            block_size = self.block_size or choose_block_size(groups)
-            scores = Whole(groups) if block_size is None else Tiled(groups, block_size)
+            scores = Tiled(groups, self.block_size)
             num_negatives = torch.cat([group.count_negatives() for group in groups])
             if self.training and torch.is_grad_enabled():
-                self._move_running_shapes(scores, groups, num_negatives.sum(), sizes)
+                self._move_running_shapes(scores, groups, num_negatives, sizes)
             tail = self._read_tail(scores, sizes)
 
-            def evaluate(part: Scores, rows: slice, temperature: float | Tensor) -> Tensor:
-                losses = self._per_anchor(part, tail and tail.select(rows), temperature)
-                for term in self.top_m_terms:
-                    losses = losses + term(part, temperature)
-                return losses
-
-            total, per_anchor = scores.losses(evaluate, self.temperature)
+            total, per_anchor = scores.losses(self._objective(groups, tail), self.temperature)
             # So that the mean over the ranks, of losses and gradients, is that over all anchors.
             loss = total / (self._anchors_per_sample * sum(sizes) / len(sizes))
             return ContrastiveTerms(loss, per_anchor, num_negatives, tail)
+
+    def _objective(self, groups: list[Candidates], tail: TailEvidence | None) -> Objective:
+        """Compose what the anchors lose."""
+
+        def evaluate(part: Scores, rows: slice, temperature: float | Tensor) -> Tensor:
+            losses = self._per_anchor(part, tail and tail.select(rows), temperature)
+            for term in self.top_m_terms:
+                losses = losses + term(part, temperature)
+            return losses
+
+        return Objective(evaluate, None if len(self.top_m_terms) else self._blend(groups, tail))
 
     @property
     def _anchors_per_sample(self) -> int:
@@ -183,25 +201,28 @@ class _ContrastiveLoss(nn.Module, ABC):
     @torch.no_grad()
     def _move_running_shapes(
         self,
-        scores: Iterable[Scores],
+        scores: Whole | Tiled,
         groups: list[Candidates],
         num_negatives: Tensor,
         sizes: list[int],
     ) -> None:
         """Let every pooled Weibit link follow the tail of this batch."""
-        pooled = [m for m in self.modules() if isinstance(m, WeibitLink) and m.beta == "pooled"]
+        links = [getattr(self, "link", None), *(term.link for term in self.top_m_terms)]
+        # Terms may share a link.
+        pooled = {m for m in links if isinstance(m, WeibitLink) and m.beta == "pooled"}
         if not pooled:
             return
         # Groups have as many anchors each.
         anchors = self._anchors_per_sample * sum(sizes) // len(groups)
         smallest = pooled_tail(
-            (negative_shortfalls(part) for part in scores),
+            (shortfall(-negated_similarities(part)) for part in scores),
             anchors * sum(group.max_negatives for group in groups),
         )
+        total = num_negatives.sum()
         if len(sizes) > 1:
             smallest = gather(smallest, [len(smallest)] * len(sizes))
-            num_negatives = gather(num_negatives[None], [1] * len(sizes)).sum()
-        beta, r_squared = fit_pooled(smallest, num_negatives)
+            total = gather(total[None], [1] * len(sizes)).sum()
+        beta, r_squared = fit_pooled(smallest, total)
         for link in pooled:
             link.follow(beta, r_squared)
 
@@ -260,6 +281,12 @@ class InfoNCELoss(_ContrastiveLoss):
         self, scores: Scores, tail: TailEvidence | None, temperature: float | Tensor
     ) -> Tensor:
         return cross_entropy(scores, self.link(scores.similarity, temperature))
+
+    def _blend(self, groups: list[Candidates], tail: TailEvidence | None) -> Blend | None:
+        anchors = sum(len(group.anchors) for group in groups)
+        if isinstance(self.link, SoftmaxLink):
+            return Blend(groups[0].anchors.new_ones(anchors))
+        return None
 
 
 class WEINCELoss(_ContrastiveLoss):
@@ -364,24 +391,32 @@ class WEINCELoss(_ContrastiveLoss):
         per_anchor = weince if self.mix == "logits" else mixed_losses
         return per_anchor(scores, tail.gate, tail.shape, temperature)
 
+    def _blend(self, groups: list[Candidates], tail: TailEvidence | None) -> Blend | None:
+        if tail is None or self.mix != "logits":
+            return None
+        return Blend(1 - tail.gate, tail.gate * tail.shape)
+
     @torch.no_grad()
-    def _read_tail(self, scores: Iterable[Scores], sizes: list[int]) -> TailEvidence:
+    def _read_tail(self, scores: Whole | Tiled, sizes: list[int]) -> TailEvidence:
         settings = self.gate if isinstance(self.gate, TailGate) else TailGate()
-        fits = [
-            fit_tail(
-                negative_shortfalls(part),
-                part.num_negatives,
-                part.max_negatives,
-                settings.tail_fraction,
-                settings.min_tail_points,
+        fraction, least = settings.tail_fraction, settings.min_tail_points
+
+        def read(part: Scores, spare: Tensor) -> TailFit:
+            width = max(1, tail_size(part.max_negatives, fraction, least))
+            hardest = smallest(negated_similarities(part, spare), width)
+            return fit_tail(
+                shortfall(-hardest), part.num_negatives, part.max_negatives, fraction, least
             )
-            for part in scores
-        ]
-        fit = TailFit(*(torch.cat(column) for column in zip(*fits, strict=True)))
-        everyone = torch.stack([fit.rho, fit.beta_hat, fit.r_squared], dim=1)
+
+        fits = scores.map(read)
+        fit = fits[0]
+        if len(fits) > 1:
+            fit = TailFit(*(torch.cat(column) for column in zip(*fits, strict=True)))
+        rho, beta_hat, r_squared = fit.rho, fit.beta_hat, fit.r_squared
         if len(sizes) > 1:
-            everyone = gather(everyone, [self._anchors_per_sample * size for size in sizes])
-        rho, beta_hat, r_squared = everyone.unbind(dim=1)
+            own = torch.stack([rho, beta_hat, r_squared], dim=1)
+            everyone = gather(own, [self._anchors_per_sample * size for size in sizes])
+            rho, beta_hat, r_squared = everyone.unbind(dim=1)
         rho0 = reference_hardness(rho, settings.rho_quantile)
         if isinstance(self.gate, TailGate):
             gate = self.gate(fit, rho0)

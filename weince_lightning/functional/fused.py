@@ -1,0 +1,100 @@
+"""Cross-entropy of blended logits and its derivatives in one sweep, without autograd.
+
+What the functions of ``contrastive.py`` say, in the fewest passes over the similarities.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import threshold
+
+from weince_lightning.functional.candidates import Scores
+from weince_lightning.functional.links import SHORTFALL_FLOOR
+from weince_lightning.functional.threads import Scratch
+
+
+class Blend(NamedTuple):
+    r"""Logits :math:`a_i s_{ij} / \tau - b_i \log \delta_{ij}` of some anchors."""
+
+    softmax: Tensor
+    """:math:`a`, shape ``(anchors,)``; not negative."""
+    weibull: Tensor | None = None
+    """:math:`b`, same shape; not negative. None is 0."""
+
+    def select(self, rows: slice) -> "Blend":
+        """Keep some of the anchors."""
+        return Blend(self.softmax[rows], None if self.weibull is None else self.weibull[rows])
+
+
+class Derivatives(NamedTuple):
+    """Losses of some anchors and the derivatives of their sum."""
+
+    losses: Tensor
+    """In nats, shape ``(anchors,)``."""
+    of_similarity: Tensor | None = None
+    """Shape ``(anchors, candidates)``; None where not asked for."""
+    of_temperature: Tensor | None = None
+    """A scalar; None where not asked for."""
+
+
+def differentiate(
+    scores: Scores,
+    blend: Blend,
+    temperature: float | Tensor,
+    scratch: Scratch,
+    with_similarity: bool = True,
+    with_temperature: bool = True,
+) -> Derivatives:
+    """Compute the cross-entropies of blended logits, and their derivatives where asked for.
+
+    Args:
+        scores: Similarities of a group; overwritten.
+        blend: The logits.
+        temperature: Positive, dimensionless.
+        scratch: The thread's memory.
+        with_similarity: Whether the derivatives are wanted.
+        with_temperature: Whether that of the temperature is wanted too.
+
+    Returns:
+        The same as :func:`~weince_lightning.functional.contrastive.cross_entropy` of the logits.
+    """
+    similarity, positive = scores.similarity, scores.positive[:, None]
+    slope = (blend.softmax / temperature)[:, None]
+    power = delta = None
+    if blend.weibull is not None:
+        power = blend.weibull[:, None]
+        delta = scratch.take("delta", similarity.shape, similarity)
+        torch.sub(similarity.new_ones(()), similarity, out=delta).clamp_min_(SHORTFALL_FLOOR)
+    # In place where the similarities will not be needed again.
+    logits = similarity.clone() if with_temperature else similarity
+    logits *= slope
+    if delta is not None and power is not None:
+        logits -= torch.log(delta, out=scratch.take("logs", similarity.shape, similarity)).mul_(
+            power
+        )
+    positive_logit = logits.gather(1, positive)
+    scores.fill_others_(logits, torch.finfo(logits.dtype).min / 2)
+    largest = logits.amax(dim=1, keepdim=True)
+    weights = logits.sub_(largest).exp_()
+    total = weights.sum(dim=1, keepdim=True)
+    margin = positive_logit - largest
+    losses = torch.logaddexp(total.log() - margin, margin.new_zeros(())).squeeze(1)
+    if not with_similarity:
+        return Derivatives(losses)
+
+    # The probability of a negative is its weight times this; beyond the largest number it is 0.
+    scale = (total + margin.exp()).reciprocal_()
+    of_temperature = None
+    if with_temperature:
+        of_positive = similarity.gather(1, positive)
+        expected = scale * ((weights * similarity).sum(dim=1, keepdim=True) - total * of_positive)
+        of_temperature = -(slope / temperature * expected).sum()
+    rate = positive_rate = slope * scale
+    if delta is not None and power is not None:
+        # Where the floor holds the shortfall is a constant.
+        threshold(delta, SHORTFALL_FLOOR, torch.inf, inplace=True)
+        rate = torch.div(power * scale, delta, out=delta).add_(rate)
+        positive_rate = rate.gather(1, positive)
+    of_similarity = weights.mul_(rate).scatter_(1, positive, (total * positive_rate).neg_())
+    return Derivatives(losses, of_similarity, of_temperature)

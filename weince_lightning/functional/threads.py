@@ -1,0 +1,90 @@
+"""Several threads for work on independent rows, and the memory of each.
+
+With torch's own threads all meet after every operation, and what is not an operation of torch, such
+as sorting, waits for one of them. Threads that each do a whole piece of the work alone meet once.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from threading import Barrier
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+MOST_THREADS = 16
+"""Each has memory of its own."""
+
+
+class Scratch:
+    """Tensors of a thread that are used again and again: they stay in the cache."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Tensor] = {}
+
+    def take(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
+        """Return a tensor with any content; the next of its name overwrites it.
+
+        Args:
+            name: What it is for.
+            shape: Its shape.
+            like: Has its type and is on its device.
+        """
+        size = math.prod(shape)
+        held = self._held.get(name)
+        if held is None or len(held) < size:
+            held = self._held[name] = like.new_empty(size)
+        return held[:size].view(shape)
+
+
+def count_threads(device: torch.device) -> int:
+    """Count the threads that work on a device: as many as torch uses; 1 where it is no CPU."""
+    if device.type != "cpu" or torch.compiler.is_compiling():
+        return 1
+    return min(torch.get_num_threads(), MOST_THREADS)
+
+
+def share(
+    work: Callable[[Sequence[Item]], Result], items: Sequence[Item], threads: int
+) -> list[Result]:
+    """Deal items to the threads, each a run of neighbours, without gradients.
+
+    Args:
+        work: What a thread does with its items; it may have no effect on another's.
+        items: At least one. Which thread gets which depends on the numbers of both alone.
+        threads: At most so many.
+
+    Returns:
+        What each thread returned, in the order of the items.
+    """
+    threads = min(threads, len(items))
+    if threads <= 1:
+        with torch.no_grad():
+            return [work(items)]
+    ends = [len(items) * (i + 1) // threads for i in range(threads)]
+    hands = [items[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    return list(_pool(torch.get_num_threads()).map(torch.no_grad()(work), hands))
+
+
+@lru_cache(maxsize=1)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Start threads in which the operations of torch use one thread each."""
+    all_started = Barrier(min(threads, MOST_THREADS) + 1)
+
+    def start() -> None:
+        torch.set_num_threads(1)
+        torch.get_num_threads()  # makes it this thread's own
+        all_started.wait()
+
+    pool = ThreadPoolExecutor(min(threads, MOST_THREADS), "weince", initializer=start)
+    for _ in range(min(threads, MOST_THREADS)):
+        pool.submit(int)
+    all_started.wait()
+    # Threads that start later, as those of a data loader, get what was set last, by any thread.
+    torch.set_num_threads(threads)
+    return pool
