@@ -33,8 +33,10 @@ WHOLE = 10**6
 """More anchors than any batch here has: a single block, still with its own backward."""
 
 
-def batch(samples: int, option: str, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(2)
+def batch(
+    samples: int, option: str, dtype: torch.dtype = torch.float64, step: int = 0
+) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(2 + step)
 
     def draw(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
@@ -58,20 +60,29 @@ def gradients(loss: Tensor, inputs: dict[str, Tensor]) -> list[Tensor]:
 @pytest.mark.parametrize("block_size", [1, 7, WHOLE])
 @pytest.mark.parametrize(
     ("name", "layout", "option"),
-    list(product(LOSSES, ("views", "pairs", "queries"), ("", "ids", "own", "ids shared"))),
+    [
+        *product(LOSSES, ("views", "pairs", "queries"), ("", "ids", "own", "ids shared")),
+        *product(LOSSES, ("views", "pairs", "queries"), ("ids queue",)),
+        *product(("infonce", "weince"), ("views",), ("own queue", "shared queue", "own bank")),
+        *product(LOSSES, ("views",), ("ids bank",)),
+    ],
 )
 def test_blocks_equal_the_whole_matrix(name, layout, option, block_size):
-    inputs = batch(17, option)
-    expected = LOSSES[name](layout=layout).terms(**inputs)
-    found = LOSSES[name](layout=layout, block_size=block_size).terms(**inputs)
-    torch.testing.assert_close(found.loss, expected.loss, rtol=1e-10, atol=0)
-    torch.testing.assert_close(found.per_anchor, expected.per_anchor, rtol=1e-9, atol=1e-12)
-    assert torch.equal(found.num_negatives, expected.num_negatives)
-    torch.testing.assert_close(found.tail, expected.tail, rtol=1e-9, atol=1e-9)
-    for mine, theirs in zip(
-        gradients(found.loss, inputs), gradients(expected.loss, inputs), strict=True
-    ):
-        assert (mine - theirs).norm() <= 1e-10 * theirs.norm()
+    kept = {"queue_size": 25 * ("queue" in option), "memory_bank_size": 25 * ("bank" in option)}
+    whole = LOSSES[name](layout=layout, **kept)
+    tiled = LOSSES[name](layout=layout, block_size=block_size, **kept)
+    for step in range(3 if any(kept.values()) else 1):
+        inputs = batch(17, option, step=step)
+        expected, found = whole.terms(**inputs), tiled.terms(**inputs)
+        torch.testing.assert_close(found.loss, expected.loss, rtol=1e-10, atol=0)
+        torch.testing.assert_close(found.per_anchor, expected.per_anchor, rtol=1e-9, atol=1e-12)
+        assert torch.equal(found.num_negatives, expected.num_negatives)
+        torch.testing.assert_close(found.tail, expected.tail, rtol=1e-9, atol=1e-9)
+        for mine, theirs in zip(
+            gradients(found.loss, inputs), gradients(expected.loss, inputs), strict=True
+        ):
+            assert (mine - theirs).norm() <= 1e-10 * theirs.norm()
+    torch.testing.assert_close(tiled.state_dict(), whole.state_dict())
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -149,6 +160,19 @@ def test_no_tensor_is_larger_than_block_times_candidates(name, layout):
         LOSSES[name](layout=layout, block_size=20)(**inputs).backward()
     # The embeddings of 2 x 500 x 8 are smaller.
     assert sizes.largest <= 20 * candidates
+
+
+@pytest.mark.parametrize("name", ["infonce", "weince"])
+@pytest.mark.parametrize("kept", ["queue_size", "memory_bank_size"])
+def test_no_tensor_is_larger_than_block_times_candidates_and_keys(name, kept):
+    loss = LOSSES[name](layout="pairs", block_size=20, **{kept: 1000})
+    for step in range(3):
+        inputs = batch(500, "ids", step=step)
+        with Sizes() as sizes:
+            loss(**inputs).backward()
+        candidates = min(500 * step, 1000) + (500 if kept == "queue_size" else 1)
+        # The embeddings of 2 x 500 x 8 are smaller, but for those of an empty bank.
+        assert sizes.largest <= max(20 * candidates, 2 * 500 * 8)
 
 
 def test_without_gradient_none_is_computed():

@@ -7,13 +7,16 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from weince_lightning.distributed import gather, rank, row_counts, world_size
+from weince_lightning.distributed import gather, rank, shared_counts, world_size
 from weince_lightning.functional.candidates import (
     Candidates,
     Layout,
     Scores,
+    build_bank_candidates,
     build_candidates,
     check_batch,
+    unit_vectors,
+    working_dtype,
 )
 from weince_lightning.functional.contrastive import (
     Whole,
@@ -35,6 +38,7 @@ from weince_lightning.losses.checks import (
 )
 from weince_lightning.losses.links import Link, SoftmaxLink, WeibitLink, check_link
 from weince_lightning.losses.parts import TailGate, TailShape, TopMTerm
+from weince_lightning.losses.queue import create_queue
 from weince_lightning.losses.results import ContrastiveTerms, TailEvidence
 
 Mix = Literal["logits", "losses"]
@@ -48,6 +52,8 @@ class _ContrastiveLoss(nn.Module, ABC):
         temperature: float | Tensor,
         layout: Layout,
         gather_distributed: bool,
+        queue_size: int,
+        memory_bank_size: int | Sequence[int],
         block_size: int | None,
         top_m_terms: Sequence[TopMTerm],
     ) -> None:
@@ -55,6 +61,9 @@ class _ContrastiveLoss(nn.Module, ABC):
         self.temperature = check_temperature(temperature)
         self.layout: Layout = check_choice("layout", layout, get_args(Layout))
         self.gather_distributed = check_flag("gather_distributed", gather_distributed)
+        self.queue_size = queue_size
+        self.memory_bank_size = memory_bank_size
+        self.queue = create_queue(queue_size, memory_bank_size)
         self.block_size = (
             None if block_size is None else check_integer("block_size", block_size, at_least=1)
         )
@@ -101,11 +110,13 @@ class _ContrastiveLoss(nn.Module, ABC):
         Raises:
             TypeError: If an argument is of the wrong kind.
             ValueError: If shapes do not fit, or no anchor can have a negative.
+            RuntimeError: If the processes do not have as many keys of earlier batches each.
         """
         check_batch(z0, z1, ids, negatives)
+        keys = None if self.queue is None else self.queue.read(z1)
         sizes, rows = [len(z0)], slice(None)
         if self.gather_distributed and world_size() > 1:
-            sizes = row_counts(len(z0), z0.device)
+            sizes = self._exchange_sizes(len(z0), z0.device)
             rows = slice(sum(sizes[: rank()]), sum(sizes[: rank() + 1]))
             dtype = torch.promote_types(z0.dtype, z1.dtype)
             views = torch.stack([z0.to(dtype), z1.to(dtype)], dim=1)
@@ -115,7 +126,11 @@ class _ContrastiveLoss(nn.Module, ABC):
                 negatives = gather(negatives)
         # Half precision can not hold the shortfalls: the endpoint's 1 - 1e-6 rounds to 1.
         with torch.autocast(z0.device.type, enabled=False):
-            groups = build_candidates(z0, z1, self.layout, ids, negatives, rows)
+            if keys is not None and self._has_memory_bank:
+                groups = build_bank_candidates(z0, z1, keys, ids, negatives, rows)
+            else:
+                groups = build_candidates(z0, z1, self.layout, ids, negatives, rows, keys)
+            groups = [group.counted() for group in groups]
             block_size = self.block_size or choose_block_size(groups)
             scores = Whole(groups) if block_size is None else Tiled(groups, block_size)
             num_negatives = torch.cat([group.count_negatives() for group in groups])
@@ -132,11 +147,28 @@ class _ContrastiveLoss(nn.Module, ABC):
             total, per_anchor = scores.losses(evaluate, self.temperature)
             # So that the mean over the ranks, of losses and gradients, is that over all anchors.
             loss = total / (self._anchors_per_sample * sum(sizes) / len(sizes))
+            if self.queue is not None and self.training and torch.is_grad_enabled():
+                self.queue.push(unit_vectors(z1.detach().to(working_dtype(z0, z1))), ids)
             return ContrastiveTerms(loss, per_anchor, num_negatives, tail)
 
     @property
     def _anchors_per_sample(self) -> int:
-        return 1 if self.layout == "queries" else 2
+        return 1 if self.layout == "queries" or self._has_memory_bank else 2
+
+    @property
+    def _has_memory_bank(self) -> bool:
+        return self.queue is not None and self.queue.argument == "memory_bank_size"
+
+    def _exchange_sizes(self, samples: int, device: torch.device) -> list[int]:
+        """Tell every process how many samples each has; all must have as many earlier keys."""
+        filled = 0 if self.queue is None else self.queue.filled
+        counts = shared_counts([samples, filled], device)
+        if len({number for _, number in counts}) > 1:
+            raise RuntimeError(
+                "The keys of earlier batches must be the same in all processes, got "
+                f"{[number for _, number in counts]} of them. Load the checkpoint in each process."
+            )
+        return [size for size, _ in counts]
 
     @torch.no_grad()
     def _move_running_shapes(
@@ -152,10 +184,10 @@ class _ContrastiveLoss(nn.Module, ABC):
             return
         # Groups have as many anchors each.
         anchors = self._anchors_per_sample * sum(sizes) // len(groups)
-        smallest = pooled_tail(
-            (negative_shortfalls(part) for part in scores),
-            anchors * sum(group.max_negatives for group in groups),
-        )
+        max_negatives = anchors * sum(group.max_negatives for group in groups)
+        if max_negatives == 0:  # an empty memory bank
+            return
+        smallest = pooled_tail((negative_shortfalls(part) for part in scores), max_negatives)
         if len(sizes) > 1:
             smallest = gather(smallest, [len(smallest)] * len(sizes))
             num_negatives = gather(num_negatives[None], [1] * len(sizes)).sum()
@@ -182,6 +214,14 @@ class InfoNCELoss(_ContrastiveLoss):
             side, symmetrised) or "queries" (one way: ``z0`` against ``z1``).
         gather_distributed: Use the candidates of all processes, where there are several. It
             expects gradients to be averaged over the processes, as DistributedDataParallel does.
+        queue_size: How many keys of earlier batches are negatives too, of the anchors of ``z0``
+            alone; at least 0. Each training step adds its ``z1`` with their ``ids`` (those of all
+            processes if ``gather_distributed``) after its loss; the newest stay. A key without id
+            matches no anchor. The queue starts empty and is saved with the loss.
+        memory_bank_size: lightly's argument, a number or ``(size, features)``: as ``queue_size``,
+            but the keys are the only negatives beside explicit ones, and the anchors are those of
+            ``z0`` whatever the ``layout``. While the bank is empty, the loss is 0. Excludes
+            ``queue_size``.
         block_size: Anchors compared at once, at least 1. Memory grows with ``block_size`` times the
             number of candidates; None chooses from the sizes.
         top_m_terms: Terms added to the loss.
@@ -208,10 +248,20 @@ class InfoNCELoss(_ContrastiveLoss):
         link: Link | None = None,
         layout: Layout = "views",
         gather_distributed: bool = True,
+        queue_size: int = 0,
+        memory_bank_size: int | Sequence[int] = 0,
         block_size: int | None = None,
         top_m_terms: Sequence[TopMTerm] = (),
     ) -> None:
-        super().__init__(temperature, layout, gather_distributed, block_size, top_m_terms)
+        super().__init__(
+            temperature,
+            layout,
+            gather_distributed,
+            queue_size,
+            memory_bank_size,
+            block_size,
+            top_m_terms,
+        )
         self.link = SoftmaxLink() if link is None else check_link(link)
 
     def _per_anchor(
@@ -241,6 +291,14 @@ class WEINCELoss(_ContrastiveLoss):
             side, symmetrised) or "queries" (one way: ``z0`` against ``z1``).
         gather_distributed: Use the candidates of all processes, where there are several. It
             expects gradients to be averaged over the processes, as DistributedDataParallel does.
+        queue_size: How many keys of earlier batches are negatives too, of the anchors of ``z0``
+            alone; at least 0. Each training step adds its ``z1`` with their ``ids`` (those of all
+            processes if ``gather_distributed``) after its loss; the newest stay. A key without id
+            matches no anchor. The queue starts empty and is saved with the loss.
+        memory_bank_size: lightly's argument, a number or ``(size, features)``: as ``queue_size``,
+            but the keys are the only negatives beside explicit ones, and the anchors are those of
+            ``z0`` whatever the ``layout``. While the bank is empty, the loss is 0. Excludes
+            ``queue_size``.
         block_size: Anchors compared at once, at least 1. Memory grows with ``block_size`` times the
             number of candidates; None chooses from the sizes.
         top_m_terms: Terms added to the loss.
@@ -271,10 +329,20 @@ class WEINCELoss(_ContrastiveLoss):
         mix: Mix = "logits",
         layout: Layout = "views",
         gather_distributed: bool = True,
+        queue_size: int = 0,
+        memory_bank_size: int | Sequence[int] = 0,
         block_size: int | None = None,
         top_m_terms: Sequence[TopMTerm] = (),
     ) -> None:
-        super().__init__(temperature, layout, gather_distributed, block_size, top_m_terms)
+        super().__init__(
+            temperature,
+            layout,
+            gather_distributed,
+            queue_size,
+            memory_bank_size,
+            block_size,
+            top_m_terms,
+        )
         if gate is None:
             gate = TailGate()
         elif not isinstance(gate, TailGate):
@@ -302,7 +370,8 @@ class WEINCELoss(_ContrastiveLoss):
         Args:
             temperature: As for the class.
             gate: As for the class.
-            **rest: ``mix``, ``layout`` and ``gather_distributed`` as for the class.
+            **rest: ``mix``, ``layout``, ``gather_distributed``, ``queue_size``,
+                ``memory_bank_size`` and ``block_size`` as for the class.
 
         Returns:
             A loss, ready to use.
