@@ -5,6 +5,7 @@ logits and cross-entropies are (float64, scalar) tensors. Nothing here is shared
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,30 +30,48 @@ def unit(row: Tensor) -> Tensor:
     return row * 0 if float(norm.detach()) < 1e-6 else row / norm
 
 
+Key = tuple[Tensor, int | None]
+"""A unit vector of an earlier batch and what it shows, if that is known."""
+
+
 def candidates_of(
     z0: Tensor,
     z1: Tensor,
     layout: str,
     ids: Tensor | None = None,
     negatives: Tensor | None = None,
+    queue: Sequence[Key] = (),
 ) -> list[tuple[Tensor, Tensor, list[Tensor]]]:
-    """Each anchor with its positive and its negatives, all of unit length, order [z0; z1]."""
+    """Each anchor with its positive and its negatives, all of unit length, order [z0; z1].
+
+    The layout "bank" has no negatives but the keys of the queue and the explicit ones.
+    """
     n = len(z0)
     sides = [[unit(row) for row in z0], [unit(row) for row in z1]]
     names = list(range(n)) if ids is None else ids.tolist()
     result = []
-    for side in (0, 1) if layout != "queries" else (0,):
+    for side in (0, 1) if layout in ("views", "pairs") else (0,):
         for i in range(n):
             found = []
             for other in (0, 1) if layout == "views" else (1 - side,):
-                for j in range(n):
+                for j in range(n) if layout != "bank" else ():
                     if names[j] != names[i]:
                         found.append(sides[other][j])
+            for key, name in queue if side == 0 else ():
+                if ids is None or name is None or name != names[i]:
+                    found.append(key)
             if side == 0 and negatives is not None:
                 extra = negatives if negatives.ndim == 2 else negatives[i]
                 found += [unit(row) for row in extra]
             result.append((sides[side][i], sides[1 - side][i], found))
     return result
+
+
+def enqueued(queue: Sequence[Key], z1: Tensor, ids: Tensor | None, size: int) -> list[Key]:
+    """The queue after a batch: the newest ``size`` keys, oldest first."""
+    names = [None] * len(z1) if ids is None else ids.tolist()
+    batch = [(unit(row), name) for row, name in zip(z1.detach(), names, strict=True)]
+    return [*queue, *batch][-size:]
 
 
 def line(x: list[float], y: list[float]) -> tuple[float, float, float]:

@@ -112,6 +112,16 @@ def test_option_replaces_the_gate_of_a_loss_file(parser):
     assert config.model.init_args.loss.init_args.gate == 0.25
 
 
+def test_options_give_a_loss_its_earlier_keys(parser):
+    for option in ("queue_size=20", "memory_bank_size=20", "memory_bank_size=[20, 64]"):
+        config = parser.parse_args(
+            ["fit", "-c", find_config("loss/weince"), f"--model.loss.{option}"]
+        )
+        loss = parser.instantiate_classes(config).fit.model.loss
+        assert loss.queue.size == 20
+        assert (loss.queue.features == 64) == ("64" in option)
+
+
 def test_number_as_gate_leaves_nothing_under_a_later_loss_file(parser, alone, tmp_path):
     fixed = tmp_path / "fixed.yaml"
     fixed.write_text("model: {loss: {init_args: {gate: 0.25}}}", encoding="utf-8")

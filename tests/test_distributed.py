@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from weince_lightning.distributed import gather
 from weince_lightning.losses import InfoNCELoss, TailGate, TopMTerm, WeibitLink, WEINCELoss
@@ -30,11 +31,23 @@ LOSSES = {
     "released": lambda **rest: WEINCELoss.released(**rest),
     "losses": lambda **rest: WEINCELoss(mix="losses", **rest),
 }
-CASES = list(product(LOSSES, ("views", "pairs", "queries"), ("", "ids", "own", "shared ids")))
+LAYOUTS = ("views", "pairs", "queries")
+CASES = [
+    *product(LOSSES, LAYOUTS, ("", "ids", "own", "shared ids", "ids queue")),
+    *product(("infonce", "weince"), LAYOUTS, ("own queue", "shared queue")),
+    *product(LOSSES, ("views",), ("ids bank",)),
+    *product(("infonce", "weince"), ("queries",), ("own bank", "shared bank")),
+]
 
 
-def whole_batch(samples: int, option: str) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    generator = torch.Generator().manual_seed(3)
+def build(name: str, layout: str, option: str) -> InfoNCELoss | WEINCELoss:
+    # The second of two steps overflows it.
+    sizes = {"queue_size": 10 * ("queue" in option), "memory_bank_size": 10 * ("bank" in option)}
+    return LOSSES[name](layout=layout, **sizes)
+
+
+def whole_batch(samples: int, option: str, step: int) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(3 + step)
 
     def draw(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
@@ -43,7 +56,7 @@ def whole_batch(samples: int, option: str) -> tuple[Tensor, Tensor, dict[str, Te
     z1 = z0 + 0.5 * draw(samples, 16)
     extra = {}
     if "ids" in option:
-        extra["ids"] = torch.arange(samples) // 2
+        extra["ids"] = (torch.arange(samples) + step) // 2
     if "own" in option:
         extra["negatives"] = draw(samples, 2, 16)
     if "shared" in option:
@@ -59,11 +72,11 @@ def network() -> nn.Module:
 
 
 class Found(NamedTuple):
-    """What a process gets from its rows."""
+    """What a process gets from its rows, in one step or several."""
 
-    value: Tensor
+    values: Tensor
     gradient: Tensor
-    buffers: list[Tensor]
+    state: list[Tensor]
     per_sample: list[Tensor]  # of each anchor, samples first: (samples, views)
     rho0: Tensor
 
@@ -71,33 +84,36 @@ class Found(NamedTuple):
 def compute(
     loss: InfoNCELoss | WEINCELoss, rows: slice, samples: int, option: str, dtype: torch.dtype
 ) -> Found:
-    z0, z1, extra = whole_batch(samples, option)
     net = network()
-    z0, z1, negatives = (None if z is None else z[rows] for z in (z0, z1, extra.get("negatives")))
 
     def embed(z: Tensor | None) -> Any:
-        return None if z is None else net(z).to(dtype)
+        return None if z is None else net(z[rows]).to(dtype)
 
-    ids = extra["ids"][rows] if "ids" in extra else None
-    terms = loss.terms(embed(z0), embed(z1), ids, embed(negatives))
-    terms.loss.backward()
-    tail = terms.tail
-    per_anchor = [terms.per_anchor, terms.num_negatives]
-    rho0 = torch.zeros(())
-    if tail is not None:
-        per_anchor += [tail.gate, tail.shape, tail.beta_hat, tail.rho, tail.delta_aic]
-        rho0 = tail.rho0
-    views = 1 if loss.layout == "queries" else 2
+    values, per_sample, rho0 = [], [], torch.zeros(())
+    for step in range(2 if "queue" in option or "bank" in option else 1):
+        z0, z1, extra = whole_batch(samples, option, step)
+        ids = extra["ids"][rows] if "ids" in extra else None
+        terms = loss.terms(embed(z0), embed(z1), ids, embed(extra.get("negatives")))
+        terms.loss.backward()
+        values.append(terms.loss.detach().double())
+        per_anchor = [terms.per_anchor, terms.num_negatives]
+        if terms.tail is not None:
+            tail = terms.tail
+            per_anchor += [tail.gate, tail.shape, tail.beta_hat, tail.rho, tail.delta_aic]
+            rho0 = tail.rho0.double()
+        views = 1 if loss.layout == "queries" or "bank" in option else 2
+        per_sample += [column.double().view(views, -1).T for column in per_anchor]
     return Found(
-        terms.loss.detach().double(),
+        torch.stack(values),
         net.weight.grad,
-        [buffer.double() for buffer in loss.buffers()],
-        [column.double().view(views, -1).T for column in per_anchor],
-        rho0.double(),
+        [tensor.double() for tensor in loss.state_dict().values()],
+        per_sample,
+        rho0,
     )
 
 
-def work(rank: int, sizes: list[int], folder: str, dtype: torch.dtype) -> None:
+def meet(rank: int, sizes: list[int], folder: str) -> slice:
+    """Join the other processes; returns the rows of this one."""
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
@@ -106,10 +122,14 @@ def work(rank: int, sizes: list[int], folder: str, dtype: torch.dtype) -> None:
         world_size=len(sizes),
         timeout=timedelta(seconds=60),
     )
-    rows = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+    return slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+
+
+def work(rank: int, sizes: list[int], folder: str, dtype: torch.dtype) -> None:
+    rows = meet(rank, sizes, folder)
     found: dict[str, Any] = {}
     for name, layout, option in CASES:
-        case = compute(LOSSES[name](layout=layout), rows, sum(sizes), option, dtype)
+        case = compute(build(name, layout, option), rows, sum(sizes), option, dtype)
         dist.all_reduce(case.gradient)  # what DistributedDataParallel does
         found[f"{name}, {layout}, {option}"] = case._replace(gradient=case.gradient / len(sizes))
     if sizes[rank] > 1:
@@ -144,9 +164,11 @@ def test_ranks_together_equal_one_process_with_the_whole_batch(
     of_values, of_gradients = (1e-9, 1e-9) if dtype == torch.float64 else (1e-5, 1e-4)
     for name, layout, option in CASES:
         case = f"{name}, {layout}, {option}"
-        expected = compute(LOSSES[name](layout=layout), slice(None), sum(sizes), option, dtype)
+        expected = compute(build(name, layout, option), slice(None), sum(sizes), option, dtype)
         found = [Found(*rank[case]) for rank in ranks]
-        assert_same(torch.stack([f.value for f in found]).mean(), expected.value, of_values, case)
+        values = torch.stack([f.values for f in found]).mean(dim=0)
+        for value, whole in zip(values, expected.values, strict=True):
+            assert_same(value, whole, of_values, case)
         for column, whole in zip(
             zip(*(f.per_sample for f in found), strict=True), expected.per_sample, strict=True
         ):
@@ -154,8 +176,11 @@ def test_ranks_together_equal_one_process_with_the_whole_batch(
         for f in found:
             assert_same(f.gradient, expected.gradient, of_gradients, case)
             assert_same(f.rho0, expected.rho0, of_values, case)
-            for buffer, whole in zip(f.buffers, expected.buffers, strict=True):
-                assert_same(buffer, whole, of_values, case)
+            for mine, whole in zip(f.state, expected.state, strict=True):
+                assert mine.shape == whole.shape
+                assert_same(mine, whole, of_values, case)
+            for mine, theirs in zip(f.state, found[0].state, strict=True):
+                assert torch.equal(mine, theirs), case
     for rank, size in enumerate(sizes):
         if size > 1:
             rows = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
@@ -164,6 +189,53 @@ def test_ranks_together_equal_one_process_with_the_whole_batch(
     rows = [torch.arange(8.0).view(2, 4).T[:size] + 10 * i for i, size in enumerate(sizes)]
     for found in ranks:
         assert torch.equal(torch.stack(found["gathered"]), torch.cat(rows))
+
+
+class WithItsLoss(nn.Module):
+    """A network and its loss in one module, as a trainer wraps them."""
+
+    def __init__(self, loss: InfoNCELoss) -> None:
+        super().__init__()
+        self.net, self.loss = network(), loss
+
+    def forward(self, z0: Tensor, z1: Tensor) -> Tensor:
+        return self.loss(self.net(z0), self.net(z1))
+
+
+def keys_after_steps(module: nn.Module, rows: slice, samples: int) -> Tensor:
+    for step in range(4):
+        z0, z1, _ = whole_batch(samples, "", step)
+        module(z0[rows], z1[rows]).backward()
+    (name,) = [name for name in module.state_dict() if name.endswith("queue.vectors")]
+    return module.state_dict()[name]
+
+
+def work_with_queues(rank: int, sizes: list[int], folder: str) -> None:
+    rows = meet(rank, sizes, folder)
+    found = {}
+    for gathers in (True, False):
+        loss = InfoNCELoss(queue_size=13, gather_distributed=gathers)
+        found[gathers] = keys_after_steps(
+            DistributedDataParallel(WithItsLoss(loss)), rows, sum(sizes)
+        )
+    unequal = InfoNCELoss(queue_size=13)
+    if rank == 0:
+        unequal.load_state_dict(loss.state_dict())
+    z0, z1, _ = whole_batch(4, "", 0)
+    with pytest.raises(RuntimeError, match=r"the same in all processes, got \[13, 0\] of them"):
+        unequal(network()(z0), network()(z1))
+    torch.save(found, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_keys_are_those_of_all_processes_or_each_ones_own_under_ddp(tmp_path: Path):
+    sizes = [4, 3]
+    mp.spawn(work_with_queues, args=(sizes, str(tmp_path)), nprocs=2)
+    for rank, rows in enumerate((slice(0, 4), slice(4, 7))):
+        found = torch.load(tmp_path / f"{rank}.pt")
+        for gathers, expected in ((True, slice(None)), (False, rows)):
+            alone = WithItsLoss(InfoNCELoss(queue_size=13))
+            assert_same(found[gathers], keys_after_steps(alone, expected, 7), 1e-12, str(gathers))
 
 
 def test_one_process_gathers_nothing():

@@ -335,7 +335,8 @@ def test_the_same_seed_gives_the_same_weights(tmp_path):
     assert_equal_weights(*runs)
 
 
-def test_resuming_gives_the_weights_of_a_training_in_one_go(tmp_path):
+@pytest.mark.parametrize("kept", [{}, {"queue_size": 40}, {"memory_bank_size": (40, 64)}])
+def test_resuming_gives_the_weights_of_a_training_in_one_go(tmp_path, kept):
     class Plain(Pairs):
         def train_dataloader(self):
             return self.val_dataloader()
@@ -344,7 +345,7 @@ def test_resuming_gives_the_weights_of_a_training_in_one_go(tmp_path):
         saving = ModelCheckpoint(folder, "{epoch}", save_top_k=-1)
         trainer = {"max_epochs": 2, "callbacks": [saving], "enable_checkpointing": True}
         arguments = {"schedule": "cosine", "warmup_fraction": 0.5, "optimizer": "adamw"}
-        loss = WEINCELoss.released(gate=0.5)
+        loss = WEINCELoss.released(gate=0.5, **kept)
         return fit(
             folder, data=Plain(), loss=loss, trainer=trainer, checkpoint=checkpoint, **arguments
         )
@@ -423,6 +424,8 @@ LOSSES = {
         "--model.loss.gate.signals=rho",
         "--model.loss.temperature=0.3",
     ),
+    "queue": ("--model.loss=weince_lightning.WEINCELoss", "--model.loss.queue_size=20"),
+    "bank": ("--model.loss=weince_lightning.InfoNCELoss", "--model.loss.memory_bank_size=20"),
     "foreign": ("--model.loss=lightly.loss.NTXentLoss", "--model.loss.temperature=0.3"),
     "default": (),
 }
@@ -439,8 +442,9 @@ def test_a_checkpoint_of_the_command_line_comes_back_with_its_loss(tmp_path, los
     assert torch.equal(*values)
 
 
-def test_the_command_line_validates_and_resumes_its_checkpoint(tmp_path):
-    cli = run_cli(tmp_path, "fit", *MODEL, *LOSSES["ours"])
+@pytest.mark.parametrize("loss", ["ours", "queue", "bank"])
+def test_the_command_line_validates_and_resumes_its_checkpoint(tmp_path, loss):
+    cli = run_cli(tmp_path, "fit", *MODEL, *LOSSES[loss])
     path = cli.trainer.checkpoint_callback.best_model_path
     config = f"{cli.trainer.log_dir}/config.yaml"
     expected = cli.trainer.callback_metrics["val/loss"]

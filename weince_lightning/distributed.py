@@ -19,19 +19,25 @@ def rank() -> int:
     return dist.get_rank() if world_size() > 1 else 0
 
 
-def row_counts(rows: int, device: torch.device) -> list[int]:
-    """Tell every process how many rows each has, in the order of the ranks.
+def shared_counts(counts: Sequence[int], device: torch.device) -> list[list[int]]:
+    """Tell every process the counts of each, in the order of the ranks.
 
     Args:
-        rows: Rows of this process.
+        counts: Counts of this process, as many as the others have.
         device: Where the processes exchange; the answer is read by the host.
     """
     if world_size() == 1:
-        return [rows]
-    own = torch.tensor([rows], device=device)
-    counts = [torch.empty_like(own) for _ in range(world_size())]
-    dist.all_gather(counts, own)
-    return torch.cat(counts).tolist()
+        return [list(counts)]
+    own = torch.tensor(counts, device=device)
+    found = [torch.empty_like(own) for _ in range(world_size())]
+    dist.all_gather(found, own)
+    answer: list[list[int]] = torch.stack(found).tolist()
+    return answer
+
+
+def row_counts(rows: int, device: torch.device) -> list[int]:
+    """Tell every process how many rows each has; see :func:`shared_counts`."""
+    return [count for (count,) in shared_counts([rows], device)]
 
 
 def gather(tensor: Tensor, sizes: Sequence[int] | None = None) -> Tensor:

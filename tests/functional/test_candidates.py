@@ -5,7 +5,9 @@ import torch
 
 from weince_lightning.functional.candidates import (
     Candidates,
+    Keys,
     Scores,
+    build_bank_candidates,
     build_candidates,
     compare,
     score,
@@ -105,3 +107,50 @@ def test_equal_ids_are_no_negatives(generator):
     assert scores.num_negatives.tolist() == [4, 6, 4, 6, 4, 6, 4, 6]
     assert count_negatives(scores).tolist() == [4, 6, 4, 6, 4, 6, 4, 6]
     assert scores.max_negatives == 6
+
+
+def earlier_keys(generator: torch.Generator) -> Keys:
+    """Five keys, of which the last two came without id."""
+    vectors = unit_vectors(torch.randn(5, 3, generator=generator))
+    return Keys(vectors, torch.tensor([5, 9, 5, 5, 0]), torch.arange(5) < 3)
+
+
+@pytest.mark.parametrize(
+    ("layout", "expected"),
+    [
+        ("views", [7, 11, 7, 10, 4, 6, 4, 6]),
+        ("pairs", [5, 8, 5, 7, 2, 3, 2, 3]),
+        ("queries", [5, 8, 5, 7]),
+        ("bank", [3, 5, 3, 4]),
+    ],
+)
+def test_earlier_keys_are_negatives_of_the_first_view_unless_their_id_is_equal(
+    layout, expected, generator
+):
+    z0, z1 = torch.randn(2, 4, 3, generator=generator)
+    ids, keys = torch.tensor([5, 6, 5, 9]), earlier_keys(generator)
+    if layout == "bank":
+        groups = build_bank_candidates(z0, z1, keys, ids)
+    else:
+        groups = build_candidates(z0, z1, layout, ids, queue=keys)
+    assert torch.cat([group.count_negatives() for group in groups]).tolist() == expected
+    for group in groups:
+        counted = group.counted()
+        assert torch.equal(counted.count_negatives(), group.count_negatives())
+        rows = slice(1, 3)
+        assert torch.equal(
+            counted.select(rows).count_negatives(), group.select(rows).count_negatives()
+        )
+        no_negatives = 2 if layout == "views" else 1  # the positive, and in "views" the anchor
+        assert group.max_negatives == compare(group).shape[1] - no_negatives
+
+
+def test_a_bank_compares_each_anchor_with_its_own_positive_and_the_keys(generator):
+    z0, z1 = torch.randn(2, 4, 3, generator=generator)
+    keys = earlier_keys(generator)
+    (group,) = build_bank_candidates(z0, z1, keys, rows=slice(1, 3))
+    similarity = compare(group)
+    u0, u1 = unit_vectors(z0[1:3]), unit_vectors(z1[1:3])
+    torch.testing.assert_close(similarity[:, :-1], u0 @ keys.vectors.T)
+    torch.testing.assert_close(similarity[:, -1], (u0 * u1).sum(dim=1))
+    assert group.positive.tolist() == [5, 5]

@@ -7,11 +7,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from weince_lightning.functional.candidates import build_candidates
 from weince_lightning.functional.contrastive import Whole
 from weince_lightning.losses import (
     ArctanhLink,
-    ContrastiveTerms,
     InfoNCELoss,
     TailGate,
     TopMTerm,
@@ -34,8 +32,10 @@ POOLED = ("pooled", "top-m", "released")
 """They hold the shortfalls that the pooled line takes from the whole batch."""
 
 
-def batch(samples: int, option: str, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(2)
+def batch(
+    samples: int, option: str, dtype: torch.dtype = torch.float64, step: int = 0
+) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(2 + step)
 
     def draw(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
@@ -52,16 +52,10 @@ def batch(samples: int, option: str, dtype: torch.dtype = torch.float64) -> dict
     return inputs
 
 
-def whole(loss: InfoNCELoss | WEINCELoss, inputs: dict[str, Tensor]) -> ContrastiveTerms:
+def whole(loss: InfoNCELoss | WEINCELoss) -> InfoNCELoss | WEINCELoss:
     """The readable definition: the whole matrix, differentiated by autograd."""
-    z0, z1, ids, negatives = (inputs.get(key) for key in ("z0", "z1", "ids", "negatives"))
-    groups = build_candidates(z0, z1, loss.layout, ids, negatives)
-    scores = Whole(groups)
-    num_negatives = torch.cat([group.count_negatives() for group in groups])
-    loss._move_running_shapes(scores, groups, num_negatives, [len(z0)])
-    tail = loss._read_tail(scores, [len(z0)])
-    total, per_anchor = scores.losses(loss._objective(groups, tail), loss.temperature)
-    return ContrastiveTerms(total / len(per_anchor), per_anchor, num_negatives, tail)
+    loss._compare = Whole
+    return loss
 
 
 def gradients(loss: Tensor, inputs: dict[str, Tensor]) -> list[Tensor]:
@@ -71,26 +65,35 @@ def gradients(loss: Tensor, inputs: dict[str, Tensor]) -> list[Tensor]:
 @pytest.mark.parametrize("block_size", [1, 7, None])
 @pytest.mark.parametrize(
     ("name", "layout", "option"),
-    list(product(LOSSES, ("views", "pairs", "queries"), ("", "ids", "own", "ids shared"))),
+    [
+        *product(LOSSES, ("views", "pairs", "queries"), ("", "ids", "own", "ids shared")),
+        *product(LOSSES, ("views", "pairs", "queries"), ("ids queue",)),
+        *product(("infonce", "weince"), ("views",), ("own queue", "shared queue", "own bank")),
+        *product(LOSSES, ("views",), ("ids bank",)),
+    ],
 )
 def test_blocks_equal_the_whole_matrix(name, layout, option, block_size):
-    inputs = batch(17, option)
-    expected = whole(LOSSES[name](layout=layout), inputs)
-    found = LOSSES[name](layout=layout, block_size=block_size).terms(**inputs)
-    torch.testing.assert_close(found.loss, expected.loss, rtol=1e-10, atol=0)
-    torch.testing.assert_close(found.per_anchor, expected.per_anchor, rtol=1e-9, atol=1e-12)
-    assert torch.equal(found.num_negatives, expected.num_negatives)
-    torch.testing.assert_close(found.tail, expected.tail, rtol=1e-9, atol=1e-9)
-    for mine, theirs in zip(
-        gradients(found.loss, inputs), gradients(expected.loss, inputs), strict=True
-    ):
-        assert (mine - theirs).norm() <= 1e-10 * theirs.norm()
+    kept = {"queue_size": 25 * ("queue" in option), "memory_bank_size": 25 * ("bank" in option)}
+    plain = whole(LOSSES[name](layout=layout, **kept))
+    tiled = LOSSES[name](layout=layout, block_size=block_size, **kept)
+    for step in range(3 if any(kept.values()) else 1):
+        inputs = batch(17, option, step=step)
+        expected, found = plain.terms(**inputs), tiled.terms(**inputs)
+        torch.testing.assert_close(found.loss, expected.loss, rtol=1e-10, atol=0)
+        torch.testing.assert_close(found.per_anchor, expected.per_anchor, rtol=1e-9, atol=1e-12)
+        assert torch.equal(found.num_negatives, expected.num_negatives)
+        torch.testing.assert_close(found.tail, expected.tail, rtol=1e-9, atol=1e-9)
+        for mine, theirs in zip(
+            gradients(found.loss, inputs), gradients(expected.loss, inputs), strict=True
+        ):
+            assert (mine - theirs).norm() <= 1e-10 * theirs.norm()
+    torch.testing.assert_close(tiled.state_dict(), plain.state_dict())
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_blocks_in_float32_are_close_to_the_whole_matrix(name):
     inputs = batch(100, "", torch.float32)
-    expected = whole(LOSSES[name](), inputs).loss
+    expected = whole(LOSSES[name]())(**inputs)
     found = LOSSES[name](block_size=32)(**inputs)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
     for mine, theirs in zip(gradients(found, inputs), gradients(expected, inputs), strict=True):
@@ -102,7 +105,7 @@ def test_the_temperature_gets_its_gradient():
     tau = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
     for build in (InfoNCELoss, WEINCELoss):
         found = torch.autograd.grad(build(tau, block_size=5)(**inputs), tau)
-        expected = torch.autograd.grad(whole(build(tau), inputs).loss, tau)
+        expected = torch.autograd.grad(whole(build(tau))(**inputs), tau)
         torch.testing.assert_close(found, expected)
 
 
@@ -118,7 +121,7 @@ def test_only_the_input_with_a_gradient_gets_one():
     inputs = batch(17, "")
     inputs["z1"] = inputs["z1"].detach()
     loss = WEINCELoss(block_size=5)(**inputs)
-    expected = torch.autograd.grad(whole(WEINCELoss(), inputs).loss, inputs["z0"])
+    expected = torch.autograd.grad(whole(WEINCELoss())(**inputs), inputs["z0"])
     torch.testing.assert_close(torch.autograd.grad(loss, inputs["z0"]), expected)
 
 
@@ -140,7 +143,7 @@ def test_the_gradient_has_the_gradient_of_the_whole_matrix(name):
         return list(torch.autograd.grad(sum(g.square().sum() for g in once), wanted))
 
     found = twice(LOSSES[name](layout="pairs", block_size=4)(**inputs))
-    expected = twice(whole(LOSSES[name](layout="pairs"), inputs).loss)
+    expected = twice(whole(LOSSES[name](layout="pairs"))(**inputs))
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
 
@@ -209,6 +212,20 @@ def test_no_tensor_is_larger_than_block_times_candidates(name, layout, threads):
         LOSSES[name](layout=layout, block_size=20)(**inputs).backward()
     # The embeddings of 2 x 500 x 8 are smaller.
     assert sizes.largest <= 20 * candidates
+
+
+@pytest.mark.parametrize("name", ["infonce", "weince"])
+@pytest.mark.parametrize("kept", ["queue_size", "memory_bank_size"])
+def test_no_tensor_is_larger_than_block_times_candidates_and_keys(name, kept, threads):
+    threads(1)
+    loss = LOSSES[name](layout="pairs", block_size=20, **{kept: 1000})
+    for step in range(3):
+        inputs = batch(500, "ids", step=step)
+        with Sizes() as sizes:
+            loss(**inputs).backward()
+        candidates = min(500 * step, 1000) + (500 if kept == "queue_size" else 1)
+        # The embeddings of 2 x 500 x 8 are smaller, but for those of an empty bank.
+        assert sizes.largest <= max(20 * candidates, 2 * 500 * 8)
 
 
 def test_without_gradient_none_is_computed(threads):

@@ -15,6 +15,17 @@ MIN_NORM = 1e-6
 """A row whose norm is below this counts as the zero vector, dimensionless."""
 
 
+class Keys(NamedTuple):
+    """Embeddings of earlier batches, to be negatives of later ones."""
+
+    vectors: Tensor
+    """Unit vectors, shape ``(keys, features)``, in float32 at least."""
+    ids: Tensor
+    """What image or sentence each key shows, shape ``(keys,)``, int64."""
+    has_id: Tensor
+    """False where a key came without id, shape ``(keys,)``: it matches no anchor."""
+
+
 class Candidates(NamedTuple):
     """A group of anchors that share one list of candidates."""
 
@@ -23,15 +34,17 @@ class Candidates(NamedTuple):
     candidates: Tensor
     """Unit vectors, shape ``(candidates, features)``: the positives and the shared negatives."""
     positive: Tensor
-    """The candidate that is each anchor's positive, shape ``(anchors,)``, int64."""
+    """The column of each anchor's positive, shape ``(anchors,)``, int64."""
     itself: Tensor | None = None
     """The candidate that is the anchor itself, shape ``(anchors,)``; None if it is not there."""
     own: Tensor | None = None
-    """Negatives seen by one anchor alone, shape ``(anchors, own, features)``."""
+    """What is seen by one anchor alone, shape ``(anchors, own, features)``; the last columns."""
     anchor_ids: Tensor | None = None
     """What image or sentence each anchor shows, shape ``(anchors,)``, int64."""
     candidate_ids: Tensor | None = None
     """The same for the first candidates; the others, past its end, match no anchor."""
+    num_negatives: Tensor | None = None
+    """What :meth:`count_negatives` returns, where that is known already."""
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -55,14 +68,24 @@ class Candidates(NamedTuple):
 
     def count_negatives(self) -> Tensor:
         """Count the negatives :math:`K` of each anchor; shape ``(anchors,)``, int64."""
+        if self.num_negatives is not None:
+            return self.num_negatives
         most = torch.full_like(self.positive, self.max_negatives)
         if self.anchor_ids is None or self.candidate_ids is None:
             return most
-        # The anchor itself and its positive have its id: they are no negatives anyway.
         ids = self.candidate_ids.sort().values
         equal = torch.searchsorted(ids, self.anchor_ids, right=True)
         equal -= torch.searchsorted(ids, self.anchor_ids)
-        return most - equal + (1 if self.itself is None else 2)
+        # The anchor itself and its positive are no negatives anyway. Where they have an id, it is
+        # the anchor's.
+        for index in (self.positive, self.itself):
+            if index is not None:
+                equal = equal - (index < len(ids)).to(equal)
+        return most - equal
+
+    def counted(self) -> "Candidates":
+        """Count the negatives once for all blocks: it sorts all ids."""
+        return self._replace(num_negatives=self.count_negatives())
 
     def select(self, rows: slice) -> "Candidates":
         """Keep some of the anchors, with views of all that belongs to them."""
@@ -74,6 +97,7 @@ class Candidates(NamedTuple):
             None if self.own is None else self.own[rows],
             None if self.anchor_ids is None else self.anchor_ids[rows],
             self.candidate_ids,
+            None if self.num_negatives is None else self.num_negatives[rows],
         )
 
 
@@ -254,6 +278,7 @@ def build_candidates(
     ids: Tensor | None = None,
     negatives: Tensor | None = None,
     rows: slice = slice(None),
+    queue: Keys | None = None,
 ) -> list[Candidates]:
     """Say who is compared with whom.
 
@@ -265,7 +290,7 @@ def build_candidates(
     "queries"   ``z0`` (n)               ``z1``                        n - 1
     ==========  =======================  ============================  =========
 
-    Explicit ``negatives`` are added to those of the anchors of ``z0``.
+    Explicit ``negatives`` and the keys of a ``queue`` are added to those of the anchors of ``z0``.
 
     Args:
         z0: Embeddings of the first view, shape ``(samples, features)``.
@@ -275,6 +300,8 @@ def build_candidates(
         negatives: Shape ``(shared, features)``, or ``(rows, own, features)`` for the anchors of
             ``rows``.
         rows: The samples that are anchors; all are candidates.
+        queue: Keys of earlier batches, on the device of ``z0``; those with an anchor's id are no
+            negatives of it.
 
     Returns:
         One group, or two where the anchors of ``z0`` and of ``z1`` see different candidates; the
@@ -284,38 +311,46 @@ def build_candidates(
         ValueError: If no anchor can have a negative.
     """
     samples = len(z0)
-    extra = 0 if negatives is None else negatives.shape[-2]
-    if samples == 0 or (samples == 1 and extra == 0):
+    num_added = 0 if negatives is None else negatives.shape[-2]
+    num_added += 0 if queue is None else len(queue.vectors)
+    if samples == 0 or (samples == 1 and num_added == 0):
         raise ValueError(
             f'z0 must hold at least 2 samples in layout "{layout}", got {samples}: one sample has '
             "no negative. Use a larger batch, drop the last incomplete one, or give negatives."
         )
-    dtype = torch.promote_types(torch.promote_types(z0.dtype, z1.dtype), torch.float32)
+    dtype = working_dtype(z0, z1)
     # Both at once: small batches cost what the number of operations does.
     both = unit_vectors(torch.cat([z0, z1]).to(dtype))
     u0, u1 = both.view(2, samples, -1).unbind()
-    shared, own = None, None
-    if negatives is not None:
-        unit = unit_vectors(negatives.to(dtype))
-        shared, own = (unit, None) if unit.ndim == 2 else (None, unit)
+    added, own = _added_negatives(queue, negatives, dtype)
     places = torch.arange(2 * samples, device=z0.device).view(2, samples)
     index, other = places[:, rows]
+    ids, key_ids = _comparable_ids(ids, queue)
     anchor_ids = None if ids is None else ids[rows]
 
-    def with_shared(candidates: Tensor) -> Tensor:
-        return candidates if shared is None else torch.cat([candidates, shared])
+    def with_added(batch: Tensor) -> Tensor:
+        return torch.cat([batch, *added]) if added else batch
+
+    def with_key_ids(batch_ids: Tensor | None) -> Tensor | None:
+        if batch_ids is None or key_ids is None:
+            return batch_ids
+        return torch.cat([batch_ids, key_ids])
 
     if layout != "views":
-        first = Candidates(u0[rows], with_shared(u1), index, None, own, anchor_ids, ids)
+        first = Candidates(
+            u0[rows], with_added(u1), index, None, own, anchor_ids, with_key_ids(ids)
+        )
         second = Candidates(u1[rows], u0, index, None, None, anchor_ids, ids)
         return [first] if layout == "queries" else [first, second]
     both_ids = None if ids is None else torch.cat([ids, ids])
-    if negatives is not None:
+    if num_added:
         return [
-            Candidates(u0[rows], with_shared(both), other, index, own, anchor_ids, both_ids),
+            Candidates(
+                u0[rows], with_added(both), other, index, own, anchor_ids, with_key_ids(both_ids)
+            ),
             Candidates(u1[rows], both, index, other, None, anchor_ids, both_ids),
         ]
-    # Without explicit negatives both halves see the same candidates: one matrix product.
+    # Without added negatives both halves see the same candidates: one matrix product.
     itself, positive = places[:, rows].flatten(), places.flip(0)[:, rows].flatten()
     whole = len(index) == samples
     return [
@@ -329,6 +364,83 @@ def build_candidates(
             both_ids,
         )
     ]
+
+
+def build_bank_candidates(
+    z0: Tensor,
+    z1: Tensor,
+    bank: Keys,
+    ids: Tensor | None = None,
+    negatives: Tensor | None = None,
+    rows: slice = slice(None),
+) -> list[Candidates]:
+    """Compare the anchors of ``z0`` with their positives in ``z1`` and the keys of a memory bank.
+
+    No other sample of the batch is a negative. An empty bank, without explicit ``negatives``,
+    leaves the anchors without any.
+
+    Args:
+        z0: Embeddings of the first view, shape ``(samples, features)``.
+        z1: Embeddings of the second view, same shape.
+        bank: Keys of earlier batches, on the device of ``z0``; those with an anchor's id are no
+            negatives of it.
+        ids: What each sample shows, shape ``(samples,)``.
+        negatives: As for :func:`build_candidates`.
+        rows: The samples that are anchors.
+
+    Returns:
+        One group, in float32 at least.
+
+    Raises:
+        ValueError: If there is no sample.
+    """
+    if len(z0) == 0:
+        raise ValueError("z0 must hold at least 1 sample, got 0.")
+    dtype = working_dtype(z0, z1)
+    u0, u1 = unit_vectors(z0[rows].to(dtype)), unit_vectors(z1[rows].to(dtype))
+    added, own = _added_negatives(bank, negatives, dtype)
+    ids, key_ids = _comparable_ids(ids, bank)
+    # The positive is seen by its anchor alone.
+    own = u1[:, None] if own is None else torch.cat([u1[:, None], own], dim=1)
+    keys = torch.cat(added)
+    return [
+        Candidates(
+            u0,
+            keys,
+            torch.full((len(u0),), len(keys), device=z0.device),
+            None,
+            own,
+            None if ids is None else ids[rows],
+            key_ids,
+        )
+    ]
+
+
+def working_dtype(z0: Tensor, z1: Tensor) -> torch.dtype:
+    """Return the type that similarities of two views are computed in, float32 at least."""
+    return torch.promote_types(torch.promote_types(z0.dtype, z1.dtype), torch.float32)
+
+
+def _added_negatives(
+    keys: Keys | None, negatives: Tensor | None, dtype: torch.dtype
+) -> tuple[list[Tensor], Tensor | None]:
+    """Return what all anchors see beside the batch, and what each sees alone; unit vectors."""
+    added = [] if keys is None else [keys.vectors.to(dtype)]
+    if negatives is None:
+        return added, None
+    unit = unit_vectors(negatives.to(dtype))
+    return ([*added, unit], None) if unit.ndim == 2 else (added, unit)
+
+
+def _comparable_ids(ids: Tensor | None, keys: Keys | None) -> tuple[Tensor | None, Tensor | None]:
+    """Give new ids to a batch and to keys, so that one of them, -1, can mean a key without id."""
+    if ids is None or keys is None:
+        return ids, None
+    ids = ids.to(torch.int64)
+    ascending = ids.sort().values
+    place = torch.searchsorted(ascending, keys.ids).clamp_max(len(ids) - 1)
+    is_there = keys.has_id & (ascending[place] == keys.ids)
+    return torch.searchsorted(ascending, ids), place.where(is_there, -1)
 
 
 def compare(group: Candidates, out: Tensor | None = None) -> Tensor:

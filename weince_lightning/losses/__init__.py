@@ -3,14 +3,10 @@
 They check arguments, hold state and call the functional core; importing them needs torch alone.
 """
 
-from weince_lightning.losses.contrastive import (
-    ContrastiveTerms,
-    InfoNCELoss,
-    TailEvidence,
-    WEINCELoss,
-)
+from weince_lightning.losses.contrastive import InfoNCELoss, WEINCELoss
 from weince_lightning.losses.links import ArctanhLink, PowerLink, SoftmaxLink, WeibitLink
 from weince_lightning.losses.parts import TailGate, TailShape, TopMTerm
+from weince_lightning.losses.results import ContrastiveTerms, TailEvidence
 
 __all__ = [
     "ArctanhLink",

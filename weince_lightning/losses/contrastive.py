@@ -2,18 +2,21 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from weince_lightning.distributed import gather, rank, row_counts, world_size
+from weince_lightning.distributed import gather, rank, shared_counts, world_size
 from weince_lightning.functional.candidates import (
     Candidates,
     Layout,
     Scores,
+    build_bank_candidates,
     build_candidates,
     check_batch,
+    unit_vectors,
+    working_dtype,
 )
 from weince_lightning.functional.contrastive import (
     Objective,
@@ -45,51 +48,10 @@ from weince_lightning.losses.checks import (
 )
 from weince_lightning.losses.links import Link, SoftmaxLink, WeibitLink, check_link
 from weince_lightning.losses.parts import TailGate, TailShape, TopMTerm
+from weince_lightning.losses.queue import create_queue
+from weince_lightning.losses.results import ContrastiveTerms, TailEvidence
 
 Mix = Literal["logits", "losses"]
-
-
-class TailEvidence(NamedTuple):
-    """What WEINCE saw in a batch and did about it; detached, one value per anchor."""
-
-    gate: Tensor
-    r"""Blend weight :math:`\lambda`, in ``[0, 1]``."""
-    shape: Tensor
-    r"""Weibull shape :math:`\beta` used in the logits."""
-    beta_hat: Tensor
-    r"""Estimate :math:`\hat\beta` from the anchor's own tail; 0 where there is no evidence."""
-    rho: Tensor
-    r"""Hardness :math:`\rho`: shortfall of the hardest negative."""
-    rho0: Tensor
-    r"""Reference hardness :math:`\rho_0`, a scalar."""
-    delta_aic: Tensor
-    r""":math:`\Delta` AIC, positive where the Weibull line fits better than the Gumbel proxy."""
-    r_squared: Tensor
-    """Fit of the Weibull line, in ``[0, 1]``."""
-
-    def select(self, rows: slice) -> "TailEvidence":
-        """Keep some of the anchors."""
-        rho0 = self.rho0
-        return TailEvidence(*(rho0 if column is rho0 else column[rows] for column in self))
-
-
-class ContrastiveTerms(NamedTuple):
-    """A loss and what it is made of. Anchors are in the order ``[z0; z1]``.
-
-    With several processes each has its own anchors, against the candidates of all.
-    """
-
-    loss: Tensor
-    """Mean over the anchors, in nats, with gradient.
-
-    With several processes the mean over the ranks is that over all anchors.
-    """
-    per_anchor: Tensor
-    """The loss of each anchor, weighted top-M terms included; detached."""
-    num_negatives: Tensor
-    """Negatives of each anchor, int64."""
-    tail: TailEvidence | None
-    """Tail evidence, gate and shape; None for InfoNCE."""
 
 
 class _ContrastiveLoss(nn.Module, ABC):
@@ -100,6 +62,8 @@ class _ContrastiveLoss(nn.Module, ABC):
         temperature: float | Tensor,
         layout: Layout,
         gather_distributed: bool,
+        queue_size: int,
+        memory_bank_size: int | Sequence[int],
         block_size: int | None,
         top_m_terms: Sequence[TopMTerm],
     ) -> None:
@@ -107,6 +71,9 @@ class _ContrastiveLoss(nn.Module, ABC):
         self.temperature = check_temperature(temperature)
         self.layout: Layout = check_choice("layout", layout, get_args(Layout))
         self.gather_distributed = check_flag("gather_distributed", gather_distributed)
+        self.queue_size = queue_size
+        self.memory_bank_size = memory_bank_size
+        self.queue = create_queue(queue_size, memory_bank_size)
         self.block_size = (
             None if block_size is None else check_integer("block_size", block_size, at_least=1)
         )
@@ -157,11 +124,13 @@ class _ContrastiveLoss(nn.Module, ABC):
         Raises:
             TypeError: If an argument is of the wrong kind.
             ValueError: If shapes do not fit, or no anchor can have a negative.
+            RuntimeError: If the processes do not have as many keys of earlier batches each.
         """
         check_batch(z0, z1, ids, negatives)
+        keys = None if self.queue is None else self.queue.read(z1)
         sizes, rows = [len(z0)], slice(None)
         if self.gather_distributed and world_size() > 1:
-            sizes = row_counts(len(z0), z0.device)
+            sizes = self._exchange_sizes(len(z0), z0.device)
             rows = slice(sum(sizes[: rank()]), sum(sizes[: rank() + 1]))
             dtype = torch.promote_types(z0.dtype, z1.dtype)
             views = torch.stack([z0.to(dtype), z1.to(dtype)], dim=1)
@@ -171,17 +140,26 @@ class _ContrastiveLoss(nn.Module, ABC):
                 negatives = gather(negatives)
         # Half precision can not hold the shortfalls: the endpoint's 1 - 1e-6 rounds to 1.
         with torch.autocast(z0.device.type, enabled=False):
-            groups = build_candidates(z0, z1, self.layout, ids, negatives, rows)
-            scores = Tiled(groups, self.block_size)
+            if keys is not None and self._has_memory_bank:
+                groups = build_bank_candidates(z0, z1, keys, ids, negatives, rows)
+            else:
+                groups = build_candidates(z0, z1, self.layout, ids, negatives, rows, keys)
+            groups = [group.counted() for group in groups]
+            scores = self._compare(groups)
             num_negatives = torch.cat([group.count_negatives() for group in groups])
             if self.training and torch.is_grad_enabled():
                 self._move_running_shapes(scores, groups, num_negatives, sizes)
             tail = self._read_tail(scores, sizes)
-
             total, per_anchor = scores.losses(self._objective(groups, tail), self.temperature)
             # So that the mean over the ranks, of losses and gradients, is that over all anchors.
             loss = total / (self._anchors_per_sample * sum(sizes) / len(sizes))
+            if self.queue is not None and self.training and torch.is_grad_enabled():
+                self.queue.push(unit_vectors(z1.detach().to(working_dtype(z0, z1))), ids)
             return ContrastiveTerms(loss, per_anchor, num_negatives, tail)
+
+    def _compare(self, groups: Sequence[Candidates]) -> Whole | Tiled:
+        """Choose how similarities are computed: both ways give the same."""
+        return Tiled(groups, self.block_size)
 
     def _objective(self, groups: list[Candidates], tail: TailEvidence | None) -> Objective:
         """Compose what the anchors lose."""
@@ -196,7 +174,22 @@ class _ContrastiveLoss(nn.Module, ABC):
 
     @property
     def _anchors_per_sample(self) -> int:
-        return 1 if self.layout == "queries" else 2
+        return 1 if self.layout == "queries" or self._has_memory_bank else 2
+
+    @property
+    def _has_memory_bank(self) -> bool:
+        return self.queue is not None and self.queue.argument == "memory_bank_size"
+
+    def _exchange_sizes(self, samples: int, device: torch.device) -> list[int]:
+        """Tell every process how many samples each has; all must have as many earlier keys."""
+        filled = 0 if self.queue is None else self.queue.filled
+        counts = shared_counts([samples, filled], device)
+        if len({number for _, number in counts}) > 1:
+            raise RuntimeError(
+                "The keys of earlier batches must be the same in all processes, got "
+                f"{[number for _, number in counts]} of them. Load the checkpoint in each process."
+            )
+        return [size for size, _ in counts]
 
     @torch.no_grad()
     def _move_running_shapes(
@@ -214,10 +207,11 @@ class _ContrastiveLoss(nn.Module, ABC):
             return
         # Groups have as many anchors each.
         anchors = self._anchors_per_sample * sum(sizes) // len(groups)
-        smallest = pooled_tail(
-            (shortfall(-negated_similarities(part)) for part in scores),
-            anchors * sum(group.max_negatives for group in groups),
-        )
+        max_negatives = anchors * sum(group.max_negatives for group in groups)
+        if max_negatives == 0:  # an empty memory bank
+            return
+        parts = (shortfall(-negated_similarities(part)) for part in scores)
+        smallest = pooled_tail(parts, max_negatives)
         total = num_negatives.sum()
         if len(sizes) > 1:
             smallest = gather(smallest, [len(smallest)] * len(sizes))
@@ -245,6 +239,14 @@ class InfoNCELoss(_ContrastiveLoss):
             side, symmetrised) or "queries" (one way: ``z0`` against ``z1``).
         gather_distributed: Use the candidates of all processes, where there are several. It
             expects gradients to be averaged over the processes, as DistributedDataParallel does.
+        queue_size: How many keys of earlier batches are negatives too, of the anchors of ``z0``
+            alone; at least 0. Each training step adds its ``z1`` with their ``ids`` (those of all
+            processes if ``gather_distributed``) after its loss; the newest stay. A key without id
+            matches no anchor. The queue starts empty and is saved with the loss.
+        memory_bank_size: lightly's argument, a number or ``(size, features)``: as ``queue_size``,
+            but the keys are the only negatives beside explicit ones, and the anchors are those of
+            ``z0`` whatever the ``layout``. While the bank is empty, the loss is 0. Excludes
+            ``queue_size``.
         block_size: Anchors compared at once, at least 1. Memory grows with ``block_size`` times the
             number of candidates; None chooses from the sizes.
         top_m_terms: Terms added to the loss.
@@ -271,10 +273,20 @@ class InfoNCELoss(_ContrastiveLoss):
         link: Link | None = None,
         layout: Layout = "views",
         gather_distributed: bool = True,
+        queue_size: int = 0,
+        memory_bank_size: int | Sequence[int] = 0,
         block_size: int | None = None,
         top_m_terms: Sequence[TopMTerm] = (),
     ) -> None:
-        super().__init__(temperature, layout, gather_distributed, block_size, top_m_terms)
+        super().__init__(
+            temperature,
+            layout,
+            gather_distributed,
+            queue_size,
+            memory_bank_size,
+            block_size,
+            top_m_terms,
+        )
         self.link = SoftmaxLink() if link is None else check_link(link)
 
     def _per_anchor(
@@ -310,6 +322,14 @@ class WEINCELoss(_ContrastiveLoss):
             side, symmetrised) or "queries" (one way: ``z0`` against ``z1``).
         gather_distributed: Use the candidates of all processes, where there are several. It
             expects gradients to be averaged over the processes, as DistributedDataParallel does.
+        queue_size: How many keys of earlier batches are negatives too, of the anchors of ``z0``
+            alone; at least 0. Each training step adds its ``z1`` with their ``ids`` (those of all
+            processes if ``gather_distributed``) after its loss; the newest stay. A key without id
+            matches no anchor. The queue starts empty and is saved with the loss.
+        memory_bank_size: lightly's argument, a number or ``(size, features)``: as ``queue_size``,
+            but the keys are the only negatives beside explicit ones, and the anchors are those of
+            ``z0`` whatever the ``layout``. While the bank is empty, the loss is 0. Excludes
+            ``queue_size``.
         block_size: Anchors compared at once, at least 1. Memory grows with ``block_size`` times the
             number of candidates; None chooses from the sizes.
         top_m_terms: Terms added to the loss.
@@ -340,10 +360,20 @@ class WEINCELoss(_ContrastiveLoss):
         mix: Mix = "logits",
         layout: Layout = "views",
         gather_distributed: bool = True,
+        queue_size: int = 0,
+        memory_bank_size: int | Sequence[int] = 0,
         block_size: int | None = None,
         top_m_terms: Sequence[TopMTerm] = (),
     ) -> None:
-        super().__init__(temperature, layout, gather_distributed, block_size, top_m_terms)
+        super().__init__(
+            temperature,
+            layout,
+            gather_distributed,
+            queue_size,
+            memory_bank_size,
+            block_size,
+            top_m_terms,
+        )
         if gate is None:
             gate = TailGate()
         elif not isinstance(gate, TailGate):
@@ -371,7 +401,8 @@ class WEINCELoss(_ContrastiveLoss):
         Args:
             temperature: As for the class.
             gate: As for the class.
-            **rest: ``mix``, ``layout`` and ``gather_distributed`` as for the class.
+            **rest: ``mix``, ``layout``, ``gather_distributed``, ``queue_size``,
+                ``memory_bank_size`` and ``block_size`` as for the class.
 
         Returns:
             A loss, ready to use.

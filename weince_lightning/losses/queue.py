@@ -1,0 +1,171 @@
+"""Keys of earlier batches: which a loss keeps, how they are saved and where they move."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from weince_lightning.functional.candidates import Keys
+from weince_lightning.losses.checks import check_integer
+
+Argument = Literal["queue_size", "memory_bank_size"]
+
+
+class KeyQueue(nn.Module):
+    """The newest keys of earlier batches, oldest first; it starts empty and grows.
+
+    The keys are saved and moved with the loss, but they are no registered buffers, because their
+    number changes: ``DistributedDataParallel`` sends the buffers of the first process to all at
+    every forward, over keys of their own, and averages of models expect buffers of one shape.
+
+    Args:
+        argument: The argument of the loss that asks for the keys, for errors.
+        size: Most keys, at least 1.
+        features: Features of a key; None takes those of the first keys.
+    """
+
+    def __init__(self, argument: Argument, size: int, features: int | None = None) -> None:
+        super().__init__()
+        self.argument = argument
+        self.size = size
+        self.features = features
+        self.held = Keys(
+            torch.empty(0, features or 0),
+            torch.empty(0, dtype=torch.int64),
+            torch.empty(0, dtype=torch.bool),
+        )
+
+    @property
+    def filled(self) -> int:
+        """How many keys there are, known without reading the device."""
+        return len(self.held.ids)
+
+    def read(self, beside: Tensor) -> Keys:
+        """Return the keys that there are.
+
+        Args:
+            beside: What they will stand beside, shape ``(rows, features)``; they move to its
+                device.
+
+        Returns:
+            The keys. They are never written again: a backward may still need them.
+
+        Raises:
+            ValueError: If the keys have another number of features.
+        """
+        self.held = Keys(*(column.to(beside.device) for column in self.held))
+        found = beside.shape[1]
+        expected = self.held.vectors.shape[1] if self.filled else self.features
+        if expected not in (None, found):
+            raise ValueError(
+                f"z1 must have {expected} features, as the keys that {self.argument} keeps, got "
+                f"{found}. Another network needs a loss of its own."
+            )
+        if self.filled == 0:
+            return self.held._replace(vectors=self.held.vectors.new_empty(0, found))
+        return self.held
+
+    @torch.no_grad()
+    def push(self, vectors: Tensor, ids: Tensor | None) -> None:
+        """Add keys at the end and drop the oldest beyond ``size``.
+
+        Args:
+            vectors: Unit vectors, shape ``(keys, features)``, in float32 at least. One that is not
+                finite becomes zero: it would spoil every batch for as long as it stays.
+            ids: What each key shows, shape ``(keys,)``; None if that is unknown.
+        """
+        is_finite = vectors.isfinite().all(dim=1, keepdim=True)
+        has_id = torch.full((len(vectors),), ids is not None, device=vectors.device)
+        newest = Keys(
+            vectors.where(is_finite, 0.0),
+            (has_id if ids is None else ids).to(torch.int64),
+            has_id,
+        )
+        gone = max(0, self.filled + len(vectors) - self.size)
+        # New tensors, no larger than what they hold: a view would be saved with all beneath it.
+        self.held = Keys(
+            *(
+                torch.cat([old[gone:], new[-self.size :]])
+                for old, new in zip(self.read(vectors), newest, strict=True)
+            )
+        )
+
+    def extra_repr(self) -> str:
+        """Show the size and how many keys there are."""
+        return f"size={self.size}, filled={self.filled}"
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "KeyQueue":
+        """Move the keys with the module but leave their type: half precision would round them."""
+        moved = [(column, fn(column)) for column in self.held]
+        self.held = Keys(
+            *(new if new.dtype == old.dtype else old.to(new.device) for old, new in moved)
+        )
+        return self
+
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination.update({prefix + name: column for name, column in self.held._asdict().items()})
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Take the saved keys, however many there are, or say why they do not fit."""
+        names = {prefix + name for name in Keys._fields}
+        others = {key: value for key, value in state_dict.items() if key not in names}
+        super()._load_from_state_dict(
+            others, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+        missing = sorted(names - state_dict.keys())
+        if missing:
+            missing_keys.extend(missing)
+            return
+        saved = Keys(*(state_dict[prefix + name] for name in Keys._fields))
+        number, features = saved.vectors.shape
+        if number > self.size:
+            error_msgs.append(
+                f"{self.argument} must be at least {number} to hold the saved keys, got "
+                f"{self.size}."
+            )
+        elif number > 0 and self.features not in (None, features):
+            error_msgs.append(
+                f"{self.argument} must have {features} features to hold the saved keys, got "
+                f"{self.features}."
+            )
+        else:
+            # Also into a module on the meta device, whose tensors hold nothing.
+            device = None if self.held.ids.is_meta else self.held.ids.device
+            self.held = Keys(*(column.detach().to(device, copy=True) for column in saved))
+
+
+def create_queue(queue_size: int, memory_bank_size: int | Sequence[int]) -> KeyQueue | None:
+    """Return what keeps the keys of a loss, or refuse its sizes; None if both are 0."""
+    check_integer("queue_size", queue_size, at_least=0)
+    features = None
+    bank_size = memory_bank_size
+    if isinstance(bank_size, Sequence) and not isinstance(bank_size, str):
+        if len(bank_size) != 2:
+            raise ValueError(
+                f"memory_bank_size must be a number or (size, features), got {memory_bank_size!r}."
+            )
+        bank_size, features = bank_size
+        check_integer("features of memory_bank_size", features, at_least=1)
+    check_integer("memory_bank_size", bank_size, at_least=0)
+    if queue_size > 0 and bank_size > 0:
+        raise ValueError(
+            f"queue_size must be 0 beside a memory_bank_size, got queue_size={queue_size} and "
+            f"memory_bank_size={memory_bank_size!r}. A queue adds earlier keys to the negatives of "
+            "the batch, a memory bank takes their place."
+        )
+    if bank_size > 0:
+        return KeyQueue("memory_bank_size", bank_size, features)
+    return KeyQueue("queue_size", queue_size) if queue_size > 0 else None

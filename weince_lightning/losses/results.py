@@ -1,0 +1,48 @@
+"""What a loss returns beside its value."""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class TailEvidence(NamedTuple):
+    """What WEINCE saw in a batch and did about it; detached, one value per anchor."""
+
+    gate: Tensor
+    r"""Blend weight :math:`\lambda`, in ``[0, 1]``."""
+    shape: Tensor
+    r"""Weibull shape :math:`\beta` used in the logits."""
+    beta_hat: Tensor
+    r"""Estimate :math:`\hat\beta` from the anchor's own tail; 0 where there is no evidence."""
+    rho: Tensor
+    r"""Hardness :math:`\rho`: shortfall of the hardest negative."""
+    rho0: Tensor
+    r"""Reference hardness :math:`\rho_0`, a scalar."""
+    delta_aic: Tensor
+    r""":math:`\Delta` AIC, positive where the Weibull line fits better than the Gumbel proxy."""
+    r_squared: Tensor
+    """Fit of the Weibull line, in ``[0, 1]``."""
+
+    def select(self, rows: slice) -> "TailEvidence":
+        """Keep some of the anchors."""
+        rho0 = self.rho0
+        return TailEvidence(*(rho0 if column is rho0 else column[rows] for column in self))
+
+
+class ContrastiveTerms(NamedTuple):
+    """A loss and what it is made of. Anchors are in the order ``[z0; z1]``.
+
+    With several processes each has its own anchors, against the candidates of all.
+    """
+
+    loss: Tensor
+    """Mean over the anchors, in nats, with gradient.
+
+    With several processes the mean over the ranks is that over all anchors.
+    """
+    per_anchor: Tensor
+    """The loss of each anchor, weighted top-M terms included; detached."""
+    num_negatives: Tensor
+    """Negatives of each anchor, int64."""
+    tail: TailEvidence | None
+    """Tail evidence, gate and shape; None for InfoNCE."""
