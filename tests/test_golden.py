@@ -126,7 +126,7 @@ def test_number_of_tail_points_agrees(path):
 def test_pooled_line_agrees(path):
     golden = load(path)
     scores, shortfalls = negatives_of(golden)
-    total = scores.max_negatives * len(scores.positive)
+    total = scores.max_negatives * len(scores.similarity)
     beta, r_squared = fit_pooled(pooled_tail([shortfalls], total), torch.tensor(total))
     torch.testing.assert_close(beta, golden["batch_beta_hat"], rtol=1e-9, atol=0)
     torch.testing.assert_close(r_squared, golden["batch_r2"], rtol=1e-9, atol=0)

@@ -68,7 +68,7 @@ def test_the_gradient_of_unit_vectors_has_a_gradient(generator):
 def test_layouts_have_the_promised_numbers(layout, anchors, negatives, generator):
     z = torch.randn(4, 3, generator=generator)
     groups = build_candidates(z, z, layout)
-    assert sum(len(group.positive) for group in groups) == anchors
+    assert sum(len(group.anchors) for group in groups) == anchors
     for group in groups:
         assert set(group.count_negatives().tolist()) == {negatives}
         assert group.max_negatives == negatives
@@ -96,7 +96,7 @@ def test_positives_are_the_other_view(generator):
     for layout in ("views", "pairs", "queries"):
         for group in build_candidates(z0, z1, layout):
             scores = scores_of(group)
-            found = scores.similarity.gather(1, scores.positive[:, None]).squeeze(1)
+            found = scores.similarity.gather(1, scores.positive).squeeze(1)
             torch.testing.assert_close(found, expected.repeat(len(found) // 4))
 
 
@@ -153,4 +153,4 @@ def test_a_bank_compares_each_anchor_with_its_own_positive_and_the_keys(generato
     u0, u1 = unit_vectors(z0[1:3]), unit_vectors(z1[1:3])
     torch.testing.assert_close(similarity[:, :-1], u0 @ keys.vectors.T)
     torch.testing.assert_close(similarity[:, -1], (u0 * u1).sum(dim=1))
-    assert group.positive.tolist() == [5, 5]
+    assert group.others.tolist() == [[5], [5]]

@@ -12,7 +12,7 @@ from weince_lightning.functional.contrastive import cross_entropy, hardest_negat
 def one_anchor(similarity: list[float], dtype: torch.dtype = torch.float32) -> Scores:
     """The positive is the first column."""
     row = torch.tensor([similarity], dtype=dtype)
-    return Scores(row, torch.tensor([0]), row.shape[1] - 1)
+    return Scores(row, torch.tensor([[0]]), row.shape[1] - 1)
 
 
 @pytest.mark.parametrize("margin", [-1e4, -50.0, -1.0, 0.0, 1.0, 12.0, 30.0, 80.0])

@@ -33,10 +33,9 @@ class Candidates(NamedTuple):
     """Unit vectors, shape ``(anchors, features)``."""
     candidates: Tensor
     """Unit vectors, shape ``(candidates, features)``: the positives and the shared negatives."""
-    positive: Tensor
-    """The column of each anchor's positive, shape ``(anchors,)``, int64."""
-    itself: Tensor | None = None
-    """The candidate that is the anchor itself, shape ``(anchors,)``; None if it is not there."""
+    others: Tensor
+    """Columns that are no negatives of an anchor, shape ``(anchors, 1 or 2)``, int64: that of its
+    positive, and that of the anchor itself where it is a candidate."""
     own: Tensor | None = None
     """What is seen by one anchor alone, shape ``(anchors, own, features)``; the last columns."""
     anchor_ids: Tensor | None = None
@@ -57,31 +56,34 @@ class Candidates(NamedTuple):
         return self._replace(anchors=anchors, candidates=candidates, own=own)
 
     @property
+    def num_anchors(self) -> int:
+        """Anchors of the group."""
+        return self.anchors.shape[0]
+
+    @property
     def num_columns(self) -> int:
         """What each anchor is compared with, its own negatives included."""
-        return len(self.candidates) + (0 if self.own is None else self.own.shape[1])
+        # The length of a tensor costs a small batch ten times what its shape does.
+        return self.candidates.shape[0] + (0 if self.own is None else self.own.shape[1])
 
     @property
     def max_negatives(self) -> int:
         """The most negatives that an anchor can have, known without reading the device."""
-        return self.num_columns - (1 if self.itself is None else 2)
+        return self.num_columns - self.others.shape[1]
 
     def count_negatives(self) -> Tensor:
         """Count the negatives :math:`K` of each anchor; shape ``(anchors,)``, int64."""
         if self.num_negatives is not None:
             return self.num_negatives
-        most = torch.full_like(self.positive, self.max_negatives)
+        most = torch.full_like(self.others[:, 0], self.max_negatives)
         if self.anchor_ids is None or self.candidate_ids is None:
             return most
         ids = self.candidate_ids.sort().values
         equal = torch.searchsorted(ids, self.anchor_ids, right=True)
         equal -= torch.searchsorted(ids, self.anchor_ids)
-        # The anchor itself and its positive are no negatives anyway. Where they have an id, it is
+        # Its positive and the anchor itself are no negatives anyway. Where they have an id, it is
         # the anchor's.
-        for index in (self.positive, self.itself):
-            if index is not None:
-                equal = equal - (index < len(ids)).to(equal)
-        return most - equal
+        return most - equal + (self.others < len(ids)).sum(dim=1)
 
     def counted(self) -> "Candidates":
         """Count the negatives once for all blocks: it sorts all ids."""
@@ -92,8 +94,7 @@ class Candidates(NamedTuple):
         return Candidates(
             self.anchors[rows],
             self.candidates,
-            self.positive[rows],
-            None if self.itself is None else self.itself[rows],
+            self.others[rows],
             None if self.own is None else self.own[rows],
             None if self.anchor_ids is None else self.anchor_ids[rows],
             self.candidate_ids,
@@ -106,17 +107,21 @@ class Scores(NamedTuple):
 
     similarity: Tensor
     """In ``[-1, 1]``, shape ``(anchors, candidates)``, own negatives last."""
-    positive: Tensor
-    """The column of each anchor's positive, shape ``(anchors,)``, int64."""
+    others: Tensor
+    """Columns that are no negatives of an anchor, shape ``(anchors, 1 or 2)``, int64: first that of
+    its positive."""
     max_negatives: int
     """An upper bound of ``num_negatives`` that is known without reading the device."""
     num_negatives: Tensor | None = None
     """Negatives of each anchor, shape ``(anchors,)``; None where all have ``max_negatives``."""
-    itself: Tensor | None = None
-    """The column of the anchor itself, shape ``(anchors,)``; None if it has none."""
     left_out: Tensor | None = None
     """True where one of the first columns is no negative for another reason, such as an equal id;
     shape ``(anchors, some of the columns)``."""
+
+    @property
+    def positive(self) -> Tensor:
+        """The column of each anchor's positive, shape ``(anchors, 1)``, int64."""
+        return self.others[:, :1]
 
     def fill_others_(self, values: Tensor, number: float) -> Tensor:
         """Write a number wherever a column is no negative of the anchor, in place.
@@ -130,10 +135,7 @@ class Scores(NamedTuple):
         """
         if self.left_out is not None:
             values[:, : self.left_out.shape[1]].masked_fill_(self.left_out, number)
-        values.scatter_(1, self.positive[:, None], number)
-        if self.itself is not None:
-            values.scatter_(1, self.itself[:, None], number)
-        return values
+        return values.scatter_(1, self.others, number)
 
 
 def unit_vectors(embeddings: Tensor) -> Tensor:
@@ -157,15 +159,14 @@ def unit_vectors(embeddings: Tensor) -> Tensor:
 
 def _scale(embeddings: Tensor) -> tuple[Tensor, Tensor]:
     """Return the unit vectors and one over the length of each row, 0 where that counts as zero."""
-    # Squares of entries relative to the largest neither overflow nor vanish.
-    largest = torch.linalg.vector_norm(embeddings.detach(), torch.inf, dim=-1, keepdim=True)
-    largest = largest.clamp_min(torch.finfo(embeddings.dtype).tiny)
-    relative = embeddings / largest
-    length = torch.linalg.vector_norm(relative, dim=-1, keepdim=True)
-    is_zero = length.detach() * largest < MIN_NORM
+    # Squares of float32 neither overflow nor vanish in double precision, which one device lacks.
+    wide = embeddings.dtype if embeddings.device.type == "mps" else torch.float64
+    length = torch.linalg.vector_norm(embeddings, dim=-1, keepdim=True, dtype=wide)
+    is_zero = length.detach() < MIN_NORM
     # Before the division too: the derivative of the length of a zero vector is not defined.
     inverse = length.masked_fill(is_zero, 1.0).reciprocal().masked_fill(is_zero, 0.0)
-    return relative * inverse, inverse / largest
+    inverse = inverse.to(embeddings.dtype)
+    return embeddings * inverse, inverse
 
 
 class _UnitVectors(torch.autograd.Function):
@@ -310,7 +311,7 @@ def build_candidates(
     Raises:
         ValueError: If no anchor can have a negative.
     """
-    samples = len(z0)
+    samples = z0.shape[0]
     num_added = 0 if negatives is None else negatives.shape[-2]
     num_added += 0 if queue is None else len(queue.vectors)
     if samples == 0 or (samples == 1 and num_added == 0):
@@ -321,49 +322,37 @@ def build_candidates(
     dtype = working_dtype(z0, z1)
     # Both at once: small batches cost what the number of operations does.
     both = unit_vectors(torch.cat([z0, z1]).to(dtype))
+    # Where the rows stand among both views: first those of z0, then those of z1.
+    places = torch.arange(2 * samples, device=z0.device).view(2, samples)[:, rows]
+    others = torch.stack([places.flip(0), places], dim=2)
+    if layout == "views" and not num_added:
+        # Both halves see the same candidates: one matrix product.
+        itself = places.flatten()
+        whole = itself.shape[0] == 2 * samples
+        anchors = both if whole else both[itself]
+        both_ids = None if ids is None else torch.cat([ids, ids])
+        anchor_ids = both_ids if whole or both_ids is None else both_ids[itself]
+        return [Candidates(anchors, both, others.view(-1, 2), None, anchor_ids, both_ids)]
+
     u0, u1 = both.view(2, samples, -1).unbind()
     added, own = _added_negatives(queue, negatives, dtype)
-    places = torch.arange(2 * samples, device=z0.device).view(2, samples)
-    index, other = places[:, rows]
     ids, key_ids = _comparable_ids(ids, queue)
     anchor_ids = None if ids is None else ids[rows]
 
-    def with_added(batch: Tensor) -> Tensor:
-        return torch.cat([batch, *added]) if added else batch
+    def first_group(batch: Tensor, batch_ids: Tensor | None, others: Tensor) -> Candidates:
+        candidates = torch.cat([batch, *added]) if added else batch
+        if batch_ids is not None and key_ids is not None:
+            batch_ids = torch.cat([batch_ids, key_ids])
+        return Candidates(u0[rows], candidates, others, own, anchor_ids, batch_ids)
 
-    def with_key_ids(batch_ids: Tensor | None) -> Tensor | None:
-        if batch_ids is None or key_ids is None:
-            return batch_ids
-        return torch.cat([batch_ids, key_ids])
-
-    if layout != "views":
-        first = Candidates(
-            u0[rows], with_added(u1), index, None, own, anchor_ids, with_key_ids(ids)
-        )
-        second = Candidates(u1[rows], u0, index, None, None, anchor_ids, ids)
-        return [first] if layout == "queries" else [first, second]
-    both_ids = None if ids is None else torch.cat([ids, ids])
-    if num_added:
-        return [
-            Candidates(
-                u0[rows], with_added(both), other, index, own, anchor_ids, with_key_ids(both_ids)
-            ),
-            Candidates(u1[rows], both, index, other, None, anchor_ids, both_ids),
-        ]
-    # Without added negatives both halves see the same candidates: one matrix product.
-    itself, positive = places[:, rows].flatten(), places.flip(0)[:, rows].flatten()
-    whole = len(index) == samples
-    return [
-        Candidates(
-            both if whole else both[itself],
-            both,
-            positive,
-            itself,
-            None,
-            both_ids if whole or both_ids is None else both_ids[itself],
-            both_ids,
-        )
-    ]
+    if layout == "views":
+        both_ids = None if ids is None else torch.cat([ids, ids])
+        second = Candidates(u1[rows], both, others[1], None, anchor_ids, both_ids)
+        return [first_group(both, both_ids, others[0]), second]
+    index = places[0, :, None]
+    first = first_group(u1, ids, index)
+    second = Candidates(u1[rows], u0, index, None, anchor_ids, ids)
+    return [first] if layout == "queries" else [first, second]
 
 
 def build_bank_candidates(
@@ -407,8 +396,7 @@ def build_bank_candidates(
         Candidates(
             u0,
             keys,
-            torch.full((len(u0),), len(keys), device=z0.device),
-            None,
+            torch.full((len(u0), 1), len(keys), device=z0.device),
             own,
             None if ids is None else ids[rows],
             key_ids,
@@ -459,9 +447,11 @@ def compare(group: Candidates, out: Tensor | None = None) -> Tensor:
         if own is None:
             return similarity
         return torch.cat([similarity, torch.einsum("af,anf->an", anchors, own)], dim=1)
-    torch.mm(anchors, candidates.T, out=out[:, : len(candidates)])
-    if own is not None:
-        out[:, len(candidates) :] = torch.einsum("af,anf->an", anchors, own)
+    if own is None:
+        return torch.mm(anchors, candidates.T, out=out)
+    shared = candidates.shape[0]
+    torch.mm(anchors, candidates.T, out=out[:, :shared])
+    out[:, shared:] = torch.einsum("af,anf->an", anchors, own)
     return out
 
 
@@ -479,6 +469,4 @@ def score(group: Candidates, similarity: Tensor) -> Scores:
     if group.anchor_ids is not None and group.candidate_ids is not None:
         left_out = group.anchor_ids[:, None] == group.candidate_ids
         num_negatives = group.count_negatives()
-    return Scores(
-        similarity, group.positive, group.max_negatives, num_negatives, group.itself, left_out
-    )
+    return Scores(similarity, group.others, group.max_negatives, num_negatives, left_out)

@@ -56,7 +56,7 @@ class Whole:
         """Return the sum of the anchors' losses, with gradient, and the loss of each."""
         found, first = [], 0
         for scores in self._scores:
-            last = first + len(scores.positive)
+            last = first + len(scores.similarity)
             found.append(objective.evaluate(scores, slice(first, last), temperature))
             first = last
         per_anchor = torch.cat(found)
@@ -93,7 +93,7 @@ def cross_entropy(scores: Scores, logits: Tensor) -> Tensor:
     """
     # The right-hand side keeps its relative accuracy where the loss is small; the difference of
     # the positive's logit and the sum over all candidates cancels there.
-    positive = logits.gather(1, scores.positive[:, None]).squeeze(1)
+    positive = logits.gather(1, scores.positive).squeeze(1)
     # Not -inf: a row of nothing else, an anchor without negatives, would have the derivative 0/0.
     absent = torch.finfo(logits.dtype).min / 2
     negatives = scores.fill_others_(logits.clone(), absent).logsumexp(dim=1)
@@ -128,7 +128,7 @@ def hardest_negatives(scores: Scores, top_m: int) -> Scores:
     negatives = scores.fill_others_(scores.similarity.detach().clone(), -torch.inf)
     kept = min(top_m, scores.max_negatives)
     found = negatives.topk(kept, dim=1)
-    columns = torch.cat([scores.positive[:, None], found.indices], dim=1)
+    columns = torch.cat([scores.positive, found.indices], dim=1)
     num_negatives = left_out = None
     if scores.num_negatives is not None:
         # With ids an anchor may have fewer negatives than were asked for.
@@ -139,7 +139,7 @@ def hardest_negatives(scores: Scores, top_m: int) -> Scores:
         torch.zeros_like(scores.positive),
         kept,
         num_negatives,
-        left_out=left_out,
+        left_out,
     )
 
 

@@ -59,7 +59,7 @@ def differentiate(
     Returns:
         The same as :func:`~weince_lightning.functional.contrastive.cross_entropy` of the logits.
     """
-    similarity, positive = scores.similarity, scores.positive[:, None]
+    similarity, positive = scores.similarity, scores.positive
     slope = (blend.softmax / temperature)[:, None]
     power = delta = None
     if blend.weibull is not None:

@@ -5,7 +5,7 @@ Everything here is data for the gate and the shape, never differentiated.
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -94,15 +94,24 @@ def fit_tail(
         tensor([4.0000])
     """
     dtype, device = smallest.dtype, smallest.device
+    # Not a view: it would keep all the tails.
+    hardest = smallest[:, 0].clone()
     if num_negatives is None:
         size = tail_size(max_negatives, tail_fraction, min_tail_points)
         lines = _lines_of_all(size, smallest.shape[1], dtype, device)
+        if isinstance(lines, _SameLines):
+            return TailFit(*lines.fit(smallest), hardest, lines.num_points.expand_as(hardest))
     else:
         sizes = _tail_sizes(max_negatives, tail_fraction, min_tail_points)
         each = torch.from_numpy(sizes).to(device)[num_negatives]
         lines = _Lines.of(each, smallest.shape[1], dtype)
-    hardest = smallest[:, 0]
-    return lines.fit(smallest, hardest.masked_fill(hardest.isinf(), 2.0))
+    num_points = lines.num_points.expand_as(hardest)
+    absent = num_points < 2
+    beta_hat, r_squared, delta_aic = (
+        column.masked_fill(absent, 0.0) for column in lines.fit(smallest)
+    )
+    rho = hardest.masked_fill(hardest.isinf(), 2.0)
+    return TailFit(beta_hat, r_squared, delta_aic, rho, num_points)
 
 
 def smallest(values: Tensor, width: int) -> Tensor:
@@ -166,9 +175,8 @@ def fit_pooled(hardest: Tensor, num_negatives: Tensor) -> tuple[Tensor, Tensor]:
     """
     size = (num_negatives // 20).clamp_min(1024).minimum(num_negatives)
     ascending = hardest.sort().values[None]
-    lines = _Lines.of(size[None], len(hardest), hardest.dtype)
-    fit = lines.fit(ascending, ascending[:, 0])
-    return fit.beta_hat[0], fit.r_squared[0]
+    beta_hat, r_squared, _ = _Lines.of(size[None], len(hardest), hardest.dtype).fit(ascending)
+    return beta_hat[0], r_squared[0]
 
 
 @lru_cache(maxsize=8)
@@ -194,8 +202,6 @@ class _Lines(NamedTuple):
     """
     total: Tensor
     """Sum of squares of the first, shape ``(1 or rows,)``."""
-    points: slice | None = None
-    """Which points those are, where all rows have the same: the others were cut off."""
 
     @classmethod
     def of(cls, size: Tensor, points: int, dtype: torch.dtype) -> "_Lines":
@@ -210,34 +216,75 @@ class _Lines(NamedTuple):
         total = responses[0].square().sum(dim=1).clamp_min(_FLOOR)
         return cls(used, num_points, responses, total)
 
-    def fit(self, smallest: Tensor, rho: Tensor) -> TailFit:
-        """Fit the lines to ascending shortfalls, shape ``(rows, points)``."""
-        # Relative to one of its points a constant tail is exactly 0. Centred alone it would be
-        # rounding noise, whose sign would pass for the sign of a slope.
-        if self.points is not None:
-            x = smallest[:, self.points].log()
-            x = x - x[:, -1:]
-            x -= x.sum(dim=1, keepdim=True) / x.shape[1]
-        else:
-            x = smallest.log()
-            place = torch.arange(x.shape[1], device=x.device)
-            last = (self.used * place).amax(dim=1, keepdim=True).expand(len(x), 1)
-            x = _centre(x - x.gather(1, last), self.used, self.num_points)
-        sxx = x.square().sum(dim=1).clamp_min_(_FLOOR)
-        slope = torch.einsum("lrp,rp->lr", self.responses.expand(2, len(x), -1), x).div_(sxx)
-        residual = (slope[:, :, None] * x).sub_(self.responses)
-        sse = residual.square_().sum(dim=2).clamp_min_(_FLOOR)
-        r_squared = (sse[0] / self.total).neg_().add_(1).clamp_(0, 1)
-        log_sse = torch.add(sse, slope <= 0, alpha=_WRONG_SIGN).log_()
-        delta_aic = (log_sse[1] - log_sse[0]) * self.num_points
-        beta_hat = slope[0].clamp_min_(0)
-        num_points = self.num_points.expand_as(rho)
-        if self.points is None:
-            absent = num_points < 2
-            beta_hat, r_squared, delta_aic = (
-                column.masked_fill(absent, 0.0) for column in (beta_hat, r_squared, delta_aic)
-            )
-        return TailFit(beta_hat, r_squared, delta_aic, rho, num_points)
+    def fit(self, smallest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Fit the lines to ascending shortfalls, shape ``(rows, points)``.
+
+        Returns:
+            Slope and fit of the Weibull line and the difference of AIC.
+        """
+        x = smallest.log()
+        place = torch.arange(x.shape[1], device=x.device)
+        last = (self.used * place).amax(dim=1, keepdim=True).expand(len(x), 1)
+        x = _centre(x - x.gather(1, last), self.used, self.num_points)
+        return _regress(torch, x, self.responses, self.total, self.num_points)
+
+
+class _SameLines(NamedTuple):
+    """The lines of anchors that all have the same tail size, without the points left out."""
+
+    points: slice
+    """Which points count."""
+    num_points: Tensor
+    """How many they are, shape ``(1,)``."""
+    responses: Any
+    """As in :class:`_Lines`, shape ``(2, 1, points)``."""
+    total: Any
+
+    def fit(self, smallest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """See :meth:`_Lines.fit`."""
+        points = smallest[:, self.points]
+        if isinstance(self.responses, Tensor):
+            return self._fit(torch, points)
+        # Of a small batch an operation takes NumPy a fifth of the time that it takes torch.
+        slope, r_squared, delta_aic = map(torch.from_numpy, self._fit(np, points.numpy()))
+        return slope, r_squared, delta_aic
+
+    def _fit(self, library: Any, points: Any) -> tuple[Any, Any, Any]:
+        x = library.log(points)
+        x = x - x[:, -1:]
+        x -= x.sum(axis=1, keepdims=True) / x.shape[1]
+        return _regress(library, x, self.responses, self.total, x.shape[1])
+
+
+def _regress(
+    library: Any, x: Any, responses: Any, total: Any, num_points: Any
+) -> tuple[Any, Any, Any]:
+    """Compare the two lines in torch or NumPy, whichever holds the arrays.
+
+    Args:
+        library: Which.
+        x: Centred log shortfalls, shape ``(rows, points)``.
+        responses: See :class:`_Lines`.
+        total: See :class:`_Lines`.
+        num_points: How many points count.
+
+    Returns:
+        Slope and fit of the Weibull line and the difference of AIC.
+    """
+    sxx = (x * x).sum(axis=1)
+    sxx = library.where(sxx > _FLOOR, sxx, _FLOOR)
+    # One row of responses serves all: a matrix product.
+    products = responses[:, 0] @ x.T if responses.shape[1] == 1 else (x * responses).sum(axis=2)
+    slope = products / sxx
+    residual = slope[:, :, None] * x
+    residual -= responses
+    residual *= residual
+    sse = residual.sum(axis=2)
+    sse = library.where(sse > _FLOOR, sse, _FLOOR)
+    r_squared = library.clip(1 - sse[0] / total, 0, 1)
+    log_sse = library.log(library.where(slope <= 0, sse + _WRONG_SIGN, sse))
+    beta_hat = library.where(slope[0] > 0, slope[0], 0.0)
+    return beta_hat, r_squared, num_points * (log_sse[1] - log_sse[0])
 
 
 def _centre(values: Tensor, used: Tensor, num_points: Tensor) -> Tensor:
@@ -248,10 +295,15 @@ def _centre(values: Tensor, used: Tensor, num_points: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=8)
-def _lines_of_all(size: int, points: int, dtype: torch.dtype, device: torch.device) -> _Lines:
+def _lines_of_all(
+    size: int, points: int, dtype: torch.dtype, device: torch.device
+) -> _Lines | _SameLines:
     """Lines of anchors that all have the same tail size; kept, because steps are alike."""
     lines = _Lines.of(torch.tensor([size], device=device), points, dtype)
     used = slice(max(1, size // 20), size)
     if size < used.start + 2:
         return lines
-    return lines._replace(responses=lines.responses[:, :, used].contiguous(), points=used)
+    responses = lines.responses[:, :, used].contiguous()
+    if device.type != "cpu" or torch.compiler.is_compiling():
+        return _SameLines(used, lines.num_points, responses, lines.total)
+    return _SameLines(used, lines.num_points, responses.numpy(), lines.total.numpy())

@@ -37,7 +37,7 @@ class Scratch:
         """
         size = math.prod(shape)
         held = self._held.get(name)
-        if held is None or len(held) < size:
+        if held is None or held.numel() < size:
             held = self._held[name] = like.new_empty(size)
         return held[:size].view(shape)
 

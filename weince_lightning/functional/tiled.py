@@ -50,7 +50,7 @@ class Tiled:
         self.blocks: list[_Block] = []
         first = 0
         for index, group in enumerate(groups):
-            size = len(group.anchors)
+            size = group.num_anchors
             most = block_size or choose_block_size(group)
             for start in range(0, max(1, size), most):
                 stop = min(start + most, size)
@@ -95,7 +95,7 @@ class Tiled:
         similarity = self._kept.get(key)
         if similarity is None:
             memory = Scratch() if self._keep else scratch
-            shape = len(group.anchors), group.num_columns
+            shape = group.num_anchors, group.num_columns
             similarity = compare(group, memory.take("similarity", shape, group.anchors))
             if self._keep:
                 self._kept[key] = similarity
@@ -123,7 +123,7 @@ def choose_block_size(group: Candidates) -> int:
     Returns:
         What keeps the similarities of a block in the cache, and all threads busy.
     """
-    size, columns = len(group.anchors), max(1, group.num_columns)
+    size, columns = group.num_anchors, max(1, group.num_columns)
     blocks = math.ceil(size / max(16, LARGEST_BLOCK // columns))
     threads = count_threads(group.anchors.device)
     if blocks >= threads:

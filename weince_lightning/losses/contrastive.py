@@ -28,7 +28,7 @@ from weince_lightning.functional.contrastive import (
 )
 from weince_lightning.functional.fused import Blend
 from weince_lightning.functional.gates import reference_hardness
-from weince_lightning.functional.links import shortfall
+from weince_lightning.functional.links import SHORTFALL_FLOOR, shortfall
 from weince_lightning.functional.shapes import batch_shape
 from weince_lightning.functional.tails import (
     TailFit,
@@ -147,13 +147,14 @@ class _ContrastiveLoss(nn.Module, ABC):
             groups = [group.counted() for group in groups]
             scores = self._compare(groups)
             num_negatives = torch.cat([group.count_negatives() for group in groups])
-            if self.training and torch.is_grad_enabled():
+            is_step = self.training and torch.is_grad_enabled()
+            if is_step and self._pooled_links():
                 self._move_running_shapes(scores, groups, num_negatives, sizes)
             tail = self._read_tail(scores, sizes)
             total, per_anchor = scores.losses(self._objective(groups, tail), self.temperature)
             # So that the mean over the ranks, of losses and gradients, is that over all anchors.
             loss = total / (self._anchors_per_sample * sum(sizes) / len(sizes))
-            if self.queue is not None and self.training and torch.is_grad_enabled():
+            if is_step and self.queue is not None:
                 self.queue.push(unit_vectors(z1.detach().to(working_dtype(z0, z1))), ids)
             return ContrastiveTerms(loss, per_anchor, num_negatives, tail)
 
@@ -191,6 +192,11 @@ class _ContrastiveLoss(nn.Module, ABC):
             )
         return [size for size, _ in counts]
 
+    def _pooled_links(self) -> set[WeibitLink]:
+        """Collect the links whose shape follows the batches; terms may share one."""
+        links = [term.link for term in self.top_m_terms]
+        return {link for link in links if isinstance(link, WeibitLink) and link.beta == "pooled"}
+
     @torch.no_grad()
     def _move_running_shapes(
         self,
@@ -200,11 +206,6 @@ class _ContrastiveLoss(nn.Module, ABC):
         sizes: list[int],
     ) -> None:
         """Let every pooled Weibit link follow the tail of this batch."""
-        links = [getattr(self, "link", None), *(term.link for term in self.top_m_terms)]
-        # Terms may share a link.
-        pooled = {m for m in links if isinstance(m, WeibitLink) and m.beta == "pooled"}
-        if not pooled:
-            return
         # Groups have as many anchors each.
         anchors = self._anchors_per_sample * sum(sizes) // len(groups)
         max_negatives = anchors * sum(group.max_negatives for group in groups)
@@ -217,7 +218,7 @@ class _ContrastiveLoss(nn.Module, ABC):
             smallest = gather(smallest, [len(smallest)] * len(sizes))
             total = gather(total[None], [1] * len(sizes)).sum()
         beta, r_squared = fit_pooled(smallest, total)
-        for link in pooled:
+        for link in self._pooled_links():
             link.follow(beta, r_squared)
 
     def extra_repr(self) -> str:
@@ -293,6 +294,12 @@ class InfoNCELoss(_ContrastiveLoss):
         self, scores: Scores, tail: TailEvidence | None, temperature: float | Tensor
     ) -> Tensor:
         return cross_entropy(scores, self.link(scores.similarity, temperature))
+
+    def _pooled_links(self) -> set[WeibitLink]:
+        found = super()._pooled_links()
+        if isinstance(self.link, WeibitLink) and self.link.beta == "pooled":
+            found.add(self.link)
+        return found
 
     def _blend(self, groups: list[Candidates], tail: TailEvidence | None) -> Blend | None:
         anchors = sum(len(group.anchors) for group in groups)
@@ -436,7 +443,11 @@ class WEINCELoss(_ContrastiveLoss):
             width = max(1, tail_size(part.max_negatives, fraction, least))
             hardest = smallest(negated_similarities(part, spare), width)
             return fit_tail(
-                shortfall(-hardest), part.num_negatives, part.max_negatives, fraction, least
+                (1 + hardest).clamp_min_(SHORTFALL_FLOOR),
+                part.num_negatives,
+                part.max_negatives,
+                fraction,
+                least,
             )
 
         fits = scores.map(read)
