@@ -141,6 +141,8 @@ class Scores(NamedTuple):
 def unit_vectors(embeddings: Tensor) -> Tensor:
     """Scale each row to unit length; rows shorter than ``1e-6`` become zero, with zero gradient.
 
+    So do rows whose squares overflow, longer than about ``1e19`` in float32.
+
     Args:
         embeddings: Shape ``(..., features)``, float32 or float64.
 
@@ -159,13 +161,10 @@ def unit_vectors(embeddings: Tensor) -> Tensor:
 
 def _scale(embeddings: Tensor) -> tuple[Tensor, Tensor]:
     """Return the unit vectors and one over the length of each row, 0 where that counts as zero."""
-    # Squares of float32 neither overflow nor vanish in double precision, which one device lacks.
-    wide = embeddings.dtype if embeddings.device.type == "mps" else torch.float64
-    length = torch.linalg.vector_norm(embeddings, dim=-1, keepdim=True, dtype=wide)
+    length = torch.linalg.vector_norm(embeddings, dim=-1, keepdim=True)
     is_zero = length.detach() < MIN_NORM
     # Before the division too: the derivative of the length of a zero vector is not defined.
     inverse = length.masked_fill(is_zero, 1.0).reciprocal().masked_fill(is_zero, 0.0)
-    inverse = inverse.to(embeddings.dtype)
     return embeddings * inverse, inverse
 
 

@@ -52,15 +52,17 @@ class Whole:
         """
         return [read(scores, torch.empty_like(scores.similarity)) for scores in self._scores]
 
-    def losses(self, objective: Objective, temperature: float | Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sum of the anchors' losses, with gradient, and the loss of each."""
+    def losses(
+        self, objective: Objective, temperature: float | Tensor, weight: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return the weighted sum of the anchors' losses, with gradient, and the loss of each."""
         found, first = [], 0
         for scores in self._scores:
             last = first + len(scores.similarity)
             found.append(objective.evaluate(scores, slice(first, last), temperature))
             first = last
         per_anchor = torch.cat(found)
-        return per_anchor.sum(), per_anchor.detach()
+        return weight * per_anchor.sum(), per_anchor.detach()
 
 
 def negated_similarities(scores: Scores, out: Tensor | None = None) -> Tensor:

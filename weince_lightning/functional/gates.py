@@ -63,7 +63,7 @@ def tail_gate(
         slack = 4 * torch.finfo(rho0.dtype).eps
         by_rho, by_aic = fit.rho <= rho0 + slack, fit.delta_aic >= aic_margin
     else:
-        by_rho = (kappa_rho * (rho0 / fit.rho).log_()).sigmoid_()
-        by_aic = (kappa_aic * (fit.delta_aic - aic_margin)).sigmoid_()
+        by_rho = (rho0 / fit.rho).log_().mul_(kappa_rho).sigmoid_()
+        by_aic = (fit.delta_aic - aic_margin).mul_(kappa_aic).sigmoid_()
     gate = {"both": by_rho * by_aic, "rho": by_rho, "aic": by_aic}[signals]
     return gate.to(fit.rho.dtype).masked_fill_(fit.num_points < 2, 0.0)

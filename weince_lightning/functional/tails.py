@@ -271,20 +271,17 @@ def _regress(
     Returns:
         Slope and fit of the Weibull line and the difference of AIC.
     """
-    sxx = (x * x).sum(axis=1)
-    sxx = library.where(sxx > _FLOOR, sxx, _FLOOR)
+    at_least = np.maximum if library is np else torch.clamp_min
+    sxx = at_least(library.einsum("rp,rp->r", x, x), _FLOOR)
     # One row of responses serves all: a matrix product.
     products = responses[:, 0] @ x.T if responses.shape[1] == 1 else (x * responses).sum(axis=2)
     slope = products / sxx
     residual = slope[:, :, None] * x
     residual -= responses
-    residual *= residual
-    sse = residual.sum(axis=2)
-    sse = library.where(sse > _FLOOR, sse, _FLOOR)
-    r_squared = library.clip(1 - sse[0] / total, 0, 1)
+    sse = at_least(library.einsum("lrp,lrp->lr", residual, residual), _FLOOR)
+    r_squared = at_least(1 - sse[0] / total, 0)
     log_sse = library.log(library.where(slope <= 0, sse + _WRONG_SIGN, sse))
-    beta_hat = library.where(slope[0] > 0, slope[0], 0.0)
-    return beta_hat, r_squared, num_points * (log_sse[1] - log_sse[0])
+    return at_least(slope[0], 0), r_squared, num_points * (log_sse[1] - log_sse[0])
 
 
 def _centre(values: Tensor, used: Tensor, num_points: Tensor) -> Tensor:

@@ -29,6 +29,8 @@ class _Block(NamedTuple):
     """Anchors of a group whose similarities are computed at once."""
 
     group: int
+    anchors: Candidates
+    """They and what they are compared with."""
     rows: slice
     """Their places in the group."""
     places: slice
@@ -55,9 +57,10 @@ class Tiled:
             for start in range(0, max(1, size), most):
                 stop = min(start + most, size)
                 places = slice(first + start, first + stop)
-                self.blocks.append(_Block(index, slice(start, stop), places))
+                rows = slice(start, stop)
+                self.blocks.append(_Block(index, group.select(rows), rows, places))
             first += size
-        sizes = [(b.rows.stop - b.rows.start) * groups[b.group].num_columns for b in self.blocks]
+        sizes = [b.anchors.num_anchors * b.anchors.num_columns for b in self.blocks]
         shared = max(sizes) >= LEAST_SHARED
         self.threads = count_threads(groups[0].anchors.device) if shared else 1
         self._keep = sum(sizes) <= LARGEST_KEPT
@@ -90,26 +93,28 @@ class Tiled:
 
     def score(self, block: _Block, scratch: Scratch) -> Scores:
         """Compute the scores of a block; the next block of a thread may overwrite them."""
-        group = self.groups[block.group].select(block.rows)
         key = block.group, block.rows.start
         similarity = self._kept.get(key)
         if similarity is None:
             memory = Scratch() if self._keep else scratch
-            shape = group.num_anchors, group.num_columns
-            similarity = compare(group, memory.take("similarity", shape, group.anchors))
+            shape = block.anchors.num_anchors, block.anchors.num_columns
+            out = memory.take("similarity", shape, block.anchors.anchors)
+            similarity = compare(block.anchors, out)
             if self._keep:
                 self._kept[key] = similarity
-        return score(group, similarity)
+        return score(block.anchors, similarity)
 
-    def losses(self, objective: Objective, temperature: float | Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sum of the anchors' losses, with gradient, and the loss of each.
+    def losses(
+        self, objective: Objective, temperature: float | Tensor, weight: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return the weighted sum of the anchors' losses, with gradient, and the loss of each.
 
         The gradient is computed here, if it will be needed. To be called once, at the end: it
         overwrites the similarities.
         """
         tensors = [t for group in self.groups for t in group.tensors]
         total, per_anchor = _TiledLosses.apply(
-            self, objective, torch.is_grad_enabled(), temperature, *tensors
+            self, objective, weight, torch.is_grad_enabled(), temperature, *tensors
         )
         return total, per_anchor
 
@@ -147,7 +152,7 @@ class _Gradients:
             gradient: Shape ``(anchors, candidates)``.
             of_candidates: What a thread has collected of all blocks, by group; it is added to.
         """
-        anchors, candidates, own = self._groups[block.group].select(block.rows).tensors
+        anchors, candidates, own = block.anchors.tensors
         shared = gradient[:, : len(candidates)]
         of_anchors = torch.mm(shared, candidates, out=self._of_anchors[block.group][block.rows])
         so_far = of_candidates.get(block.group)
@@ -191,19 +196,20 @@ class _Found(NamedTuple):
 
 
 class _TiledLosses(torch.autograd.Function):
-    """The sum of the losses; its gradient is computed in the forward and kept."""
+    """The weighted sum of the losses; its gradient is computed in the forward and kept."""
 
     @staticmethod
     def forward(
         ctx: Any,
         tiled: Tiled,
         objective: Objective,
+        weight: float,
         with_gradient: bool,
         temperature: float | Tensor,
         *tensors: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         with_gradient = with_gradient and any(ctx.needs_input_grad)
-        with_temperature = with_gradient and ctx.needs_input_grad[3]
+        with_temperature = with_gradient and ctx.needs_input_grad[4]
         gradients = _Gradients(tiled.groups) if with_gradient else None
 
         def work(blocks: Sequence[_Block]) -> _Found:
@@ -231,13 +237,14 @@ class _TiledLosses(torch.autograd.Function):
         if gradients is not None:
             of_temperature = [found for part in parts for found in part.of_temperature]
             ctx.groups, ctx.objective, ctx.temperature = tiled.groups, objective, temperature
+            ctx.weight = weight
             ctx.save_for_backward(
                 temperature if with_temperature else None,
                 *tensors,
                 torch.stack(of_temperature).sum() if of_temperature else None,
                 *gradients.total([part.of_candidates for part in parts]),
             )
-        return per_anchor.sum(), per_anchor
+        return per_anchor.sum() * weight, per_anchor
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
@@ -246,7 +253,8 @@ class _TiledLosses(torch.autograd.Function):
         if torch.is_grad_enabled():
             # With create_graph. What was kept would pass for a constant.
             kept = _plain_gradients(ctx.groups, ctx.objective, ctx.temperature, inputs)
-        return None, None, None, *(k if k is None else k * gradient for k in kept)
+        gradient = gradient * ctx.weight
+        return None, None, None, None, *(k if k is None else k * gradient for k in kept)
 
 
 def _differentiate(
@@ -286,7 +294,7 @@ def _plain_gradients(
     # A tensor may be an input twice, as anchors and as candidates; its views are different.
     views = [None if tensor is None else tensor.view_as(tensor) for tensor in inputs]
     seen = [group.with_tensors(views[3 * i + 1 : 3 * i + 4]) for i, group in enumerate(groups)]
-    total, _ = Whole(seen).losses(objective, temperature if views[0] is None else views[0])
+    total, _ = Whole(seen).losses(objective, temperature if views[0] is None else views[0], 1.0)
     wanted = [view for view in views if view is not None and view.requires_grad]
     found = iter(torch.autograd.grad(total, wanted, create_graph=True, allow_unused=True))
     return [None if view is None or not view.requires_grad else next(found) for view in views]

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, get_args
 
 import torch
@@ -139,21 +140,23 @@ class _ContrastiveLoss(nn.Module, ABC):
             if negatives is not None and negatives.ndim == 2:
                 negatives = gather(negatives)
         # Half precision can not hold the shortfalls: the endpoint's 1 - 1e-6 rounds to 1.
-        with torch.autocast(z0.device.type, enabled=False):
+        with _without_autocast(z0.device.type):
             if keys is not None and self._has_memory_bank:
                 groups = build_bank_candidates(z0, z1, keys, ids, negatives, rows)
             else:
                 groups = build_candidates(z0, z1, self.layout, ids, negatives, rows, keys)
             groups = [group.counted() for group in groups]
             scores = self._compare(groups)
-            num_negatives = torch.cat([group.count_negatives() for group in groups])
+            counts = [group.count_negatives() for group in groups]
+            num_negatives = counts[0] if len(counts) == 1 else torch.cat(counts)
             is_step = self.training and torch.is_grad_enabled()
             if is_step and self._pooled_links():
                 self._move_running_shapes(scores, groups, num_negatives, sizes)
             tail = self._read_tail(scores, sizes)
-            total, per_anchor = scores.losses(self._objective(groups, tail), self.temperature)
             # So that the mean over the ranks, of losses and gradients, is that over all anchors.
-            loss = total / (self._anchors_per_sample * sum(sizes) / len(sizes))
+            weight = len(sizes) / (self._anchors_per_sample * sum(sizes))
+            objective = self._objective(groups, tail)
+            loss, per_anchor = scores.losses(objective, self.temperature, weight)
             if is_step and self.queue is not None:
                 self.queue.push(unit_vectors(z1.detach().to(working_dtype(z0, z1))), ids)
             return ContrastiveTerms(loss, per_anchor, num_negatives, tail)
@@ -224,6 +227,12 @@ class _ContrastiveLoss(nn.Module, ABC):
     def extra_repr(self) -> str:
         """Show the settings that are plain values."""
         return f"temperature={self.temperature}, layout={self.layout!r}"
+
+
+def _without_autocast(device: str) -> AbstractContextManager[None]:
+    """Switch autocast off; where it is off, entering its context is not free either."""
+    is_on = torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if is_on else nullcontext()
 
 
 class InfoNCELoss(_ContrastiveLoss):
