@@ -40,7 +40,7 @@ def test_rows_below_the_least_norm_are_zero_with_zero_gradient():
     assert rows.grad[2].all()
 
 
-@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 1e15])
+@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 1e30])
 def test_rows_of_any_scale_have_a_gradient_that_numbers_confirm(scale, generator):
     rows = torch.randn(3, 5, generator=generator, dtype=torch.float64)
     weights = torch.randn(3, 5, generator=generator, dtype=torch.float64)
@@ -54,13 +54,6 @@ def test_rows_of_any_scale_have_a_gradient_that_numbers_confirm(scale, generator
     torch.testing.assert_close(gradient(rows * scale), expected, rtol=1e-10, atol=0)
     found = gradient((rows * scale).float()).double()
     torch.testing.assert_close(found * scale, expected * scale, rtol=1e-4, atol=1e-5)
-
-
-def test_rows_beyond_the_largest_length_are_zero_with_zero_gradient():
-    rows = torch.full((2, 3), 1e30, requires_grad=True)
-    unit = unit_vectors(rows)
-    unit.sum().backward()
-    assert unit.tolist() == rows.grad.tolist() == [[0.0] * 3] * 2
 
 
 def test_the_gradient_of_unit_vectors_has_a_gradient(generator):

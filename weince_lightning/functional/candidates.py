@@ -141,8 +141,6 @@ class Scores(NamedTuple):
 def unit_vectors(embeddings: Tensor) -> Tensor:
     """Scale each row to unit length; rows shorter than ``1e-6`` become zero, with zero gradient.
 
-    So do rows whose squares overflow, longer than about ``1e19`` in float32.
-
     Args:
         embeddings: Shape ``(..., features)``, float32 or float64.
 
@@ -161,11 +159,15 @@ def unit_vectors(embeddings: Tensor) -> Tensor:
 
 def _scale(embeddings: Tensor) -> tuple[Tensor, Tensor]:
     """Return the unit vectors and one over the length of each row, 0 where that counts as zero."""
-    length = torch.linalg.vector_norm(embeddings, dim=-1, keepdim=True)
-    is_zero = length.detach() < MIN_NORM
+    # Squares of entries relative to the largest neither overflow nor vanish.
+    largest = embeddings.detach().abs().amax(dim=-1, keepdim=True)
+    largest.clamp_min_(torch.finfo(embeddings.dtype).tiny)
+    relative = embeddings / largest
+    length = torch.linalg.vector_norm(relative, dim=-1, keepdim=True)
+    is_zero = length.detach() * largest < MIN_NORM
     # Before the division too: the derivative of the length of a zero vector is not defined.
     inverse = length.masked_fill(is_zero, 1.0).reciprocal().masked_fill(is_zero, 0.0)
-    return embeddings * inverse, inverse
+    return relative * inverse, inverse / largest
 
 
 class _UnitVectors(torch.autograd.Function):

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import threshold
 
 from weince_lightning.functional.candidates import Scores
 from weince_lightning.functional.links import SHORTFALL_FLOOR
@@ -93,7 +92,7 @@ def differentiate(
     rate = positive_rate = slope * scale
     if delta is not None and power is not None:
         # Where the floor holds the shortfall is a constant.
-        threshold(delta, SHORTFALL_FLOOR, torch.inf, inplace=True)
+        torch.threshold_(delta, SHORTFALL_FLOOR, torch.inf)
         rate = torch.div(power * scale, delta, out=delta).add_(rate)
         positive_rate = rate.gather(1, positive)
     of_similarity = weights.mul_(rate).scatter_(1, positive, (total * positive_rate).neg_())

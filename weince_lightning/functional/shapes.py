@@ -52,9 +52,8 @@ def tail_shape(
     """
     evidence = fit.num_points * fit.r_squared
     # Without shrinkage no evidence would have the weight 0 / 0.
-    least = torch.finfo(evidence.dtype).tiny
-    weight = evidence / (evidence + shrinkage).clamp_min_(least)
-    weight *= (fit.r_squared >= r2_min).logical_and_(fit.beta_hat > 0)
+    weight = evidence / (evidence + max(shrinkage, torch.finfo(evidence.dtype).tiny))
+    weight.masked_fill_((fit.r_squared < r2_min).logical_or_(fit.beta_hat <= 0), 0.0)
     return torch.lerp(torch.as_tensor(target).to(fit.beta_hat), fit.beta_hat, weight).clamp_(
         minimum, maximum
     )
