@@ -452,7 +452,8 @@ class WEINCELoss(_ContrastiveLoss):
             width = max(1, tail_size(part.max_negatives, fraction, least))
             hardest = smallest(negated_similarities(part, spare), width)
             return fit_tail(
-                (1 + hardest).clamp_min_(SHORTFALL_FLOOR),
+                # In place: fresh tensors among results that stay would fragment the memory.
+                hardest.add_(1).clamp_min_(SHORTFALL_FLOOR),
                 part.num_negatives,
                 part.max_negatives,
                 fraction,
