@@ -1,9 +1,9 @@
 """Time and memory of each process as their number grows, the samples per process being fixed.
 
 With n samples per process and N over all W of them, a process compares its own 2n anchors with
-2N candidates: the model is n x N for the time and, block by block, N for the memory. Processes
-share the cores, so the time that is compared with the model is that of the processor. Each
-measurement starts its processes anew.
+2N candidates: the model is n x N for the time and, in blocks of one size, N for the memory.
+Processes share the cores, so the time that is compared with the model is that of the processor.
+Each measurement starts its processes anew.
 """
 
 import argparse
@@ -64,7 +64,8 @@ def run_process(rank: int, case: Case, arguments: argparse.Namespace, folder: st
         world_size=case.processes,
         timeout=timedelta(minutes=10),
     )
-    criterion = LOSSES[case.loss].create()
+    criterion: Any = LOSSES[case.loss].create()
+    criterion.block_size = arguments.block_size
     forward_backward(criterion, *draw_views(8, arguments.features, rank))()
     call = forward_backward(criterion, *draw_views(case.samples, arguments.features, rank))
     peak, _ = peak_memory(call)
@@ -128,6 +129,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 3, 4])
     parser.add_argument("--samples", type=int, nargs="+", default=[512, 1024], help="per process")
     parser.add_argument("--losses", nargs="+", choices=OURS, default=list(OURS))
+    parser.add_argument("--block-size", type=int, default=256, help="anchors compared at once")
     parser.add_argument("--rounds", type=int, default=3, help="starts of each case")
     parser.add_argument("--steps", type=int, default=5, help="timed in each start")
     parser.add_argument("--threads", type=int, default=1, help="of each process")
@@ -145,8 +147,9 @@ def main() -> None:
     rows = [describe(case, firsts[case.loss], found) for case in cases]
     print(
         f"Forward and backward of n samples in each of W processes, D = {arguments.features}, "
-        f"float32, threads per process: {arguments.threads}. Median (quartiles); growth is the "
-        "ratio to the first row of the loss, beside what the model says.\n"
+        f"float32, blocks of {arguments.block_size}, threads per process: {arguments.threads}. "
+        "Median (quartiles); growth is the ratio to the first row of the loss, beside what the "
+        "model says.\n"
     )
     headers = ("loss", "n", "W", "wall ms", "CPU ms", "growth", "n x N")
     print_table((*headers, "peak MiB", "growth", "N"), [show_row(row) for row in rows])

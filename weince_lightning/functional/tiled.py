@@ -63,7 +63,8 @@ class Tiled:
         sizes = [b.anchors.num_anchors * b.anchors.num_columns for b in self.blocks]
         shared = max(sizes) >= LEAST_SHARED
         self.threads = count_threads(groups[0].anchors.device) if shared else 1
-        self._keep = sum(sizes) <= LARGEST_KEPT
+        # Who asks for small blocks wants to save memory.
+        self._keep = block_size is None and sum(sizes) <= LARGEST_KEPT
         self._kept: dict[tuple[int, int], Tensor] = {}
 
     @torch.no_grad()
