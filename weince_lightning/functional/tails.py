@@ -126,8 +126,8 @@ def smallest(values: Tensor, width: int) -> Tensor:
     """
     if not values.is_cpu or torch.compiler.is_compiling():
         return values.topk(width, largest=False, sorted=True).values
-    # NumPy sorts and selects with vector instructions: a tenth of 2048 x 2048 takes 9 ms, with
-    # topk 24 ms on two cores. Short rows are sorted faster than selected from.
+    # NumPy sorts and selects with vector instructions, several times as fast as topk. Short rows
+    # are sorted faster than selected from.
     rows = values.numpy()
     if rows.shape[1] > LONGEST_SORTED:
         rows.partition(width - 1, axis=1)
@@ -223,6 +223,8 @@ class _Lines(NamedTuple):
             Slope and fit of the Weibull line and the difference of AIC.
         """
         x = smallest.log()
+        # Relative to one of its points a constant tail is exactly 0. Centred alone it would be
+        # rounding noise, whose sign would pass for the sign of a slope.
         place = torch.arange(x.shape[1], device=x.device)
         last = (self.used * place).amax(dim=1, keepdim=True).expand(len(x), 1)
         x = _centre(x - x.gather(1, last), self.used, self.num_points)
@@ -245,13 +247,13 @@ class _SameLines(NamedTuple):
         points = smallest[:, self.points]
         if isinstance(self.responses, Tensor):
             return self._fit(torch, points)
-        # Of a small batch an operation takes NumPy a fifth of the time that it takes torch.
+        # On a small batch NumPy's operations cost a fraction of torch's.
         slope, r_squared, delta_aic = map(torch.from_numpy, self._fit(np, points.numpy()))
         return slope, r_squared, delta_aic
 
     def _fit(self, library: Any, points: Any) -> tuple[Any, Any, Any]:
         x = library.log(points)
-        x = x - x[:, -1:]
+        x = x - x[:, -1:]  # for a constant tail, as in _Lines
         x -= x.sum(axis=1, keepdims=True) / x.shape[1]
         return _regress(library, x, self.responses, self.total, x.shape[1])
 
@@ -296,7 +298,7 @@ def _lines_of_all(
     size: int, points: int, dtype: torch.dtype, device: torch.device
 ) -> _Lines | _SameLines:
     """Lines of anchors that all have the same tail size; kept, because steps are alike."""
-    lines = _Lines.of(torch.tensor([size], device=device), points, dtype)
+    lines = _Lines.of(torch.full((1,), size, device=device), points, dtype)
     used = slice(max(1, size // 20), size)
     if size < used.start + 2:
         return lines

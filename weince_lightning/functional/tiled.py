@@ -18,7 +18,9 @@ from weince_lightning.functional.fused import Derivatives, differentiate
 from weince_lightning.functional.threads import Scratch, count_threads, share
 
 LARGEST_BLOCK = 2**20
-"""Similarities of a block, 4 MiB in float32: more do not stay in the cache."""
+"""Similarities of a block on a CPU, 4 MiB in float32: more do not stay in the cache."""
+LARGEST_BLOCK_ELSEWHERE = 2**24
+"""The same on other devices, 64 MiB: there each operation pays for its start."""
 LARGEST_KEPT = 2**22
 """Similarities that are not computed again for the losses, in all blocks together."""
 LEAST_SHARED = 2**19
@@ -130,8 +132,10 @@ def choose_block_size(group: Candidates) -> int:
         What keeps the similarities of a block in the cache, and all threads busy.
     """
     size, columns = group.num_anchors, max(1, group.num_columns)
-    blocks = math.ceil(size / max(16, LARGEST_BLOCK // columns))
-    threads = count_threads(group.anchors.device)
+    device = group.anchors.device
+    largest = LARGEST_BLOCK if device.type == "cpu" else LARGEST_BLOCK_ELSEWHERE
+    blocks = math.ceil(size / max(16, largest // columns))
+    threads = count_threads(device)
     if blocks >= threads:
         blocks = threads * math.ceil(blocks / threads)
     return math.ceil(size / max(1, blocks)) or 1
