@@ -348,6 +348,16 @@ def test_saved_keys_that_do_not_fit_are_refused(build, message):
         build().load_state_dict(saved.state_dict())
 
 
+@pytest.mark.parametrize(
+    "column", [{"queue.vectors": torch.zeros(8)}, {"queue.ids": torch.zeros(0, dtype=torch.int64)}]
+)
+def test_a_saved_queue_of_wrong_shapes_is_refused(column):
+    saved = InfoNCELoss(queue_size=20)
+    saved(*batches(1)[0])
+    with pytest.raises(RuntimeError, match="queue_size must hold vectors of shape"):
+        InfoNCELoss(queue_size=20).load_state_dict({**saved.state_dict(), **column})
+
+
 def test_missing_and_unknown_keys_are_named():
     loss = InfoNCELoss(queue_size=20)
     with pytest.raises(RuntimeError, match=r"(?s)Missing.*queue\.ids.*Unexpected.*queue\.more"):

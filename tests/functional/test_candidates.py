@@ -13,6 +13,7 @@ from weince_lightning.functional.candidates import (
     score,
     unit_vectors,
 )
+from weince_lightning.losses import WEINCELoss
 
 
 def scores_of(group: Candidates) -> Scores:
@@ -154,3 +155,10 @@ def test_a_bank_compares_each_anchor_with_its_own_positive_and_the_keys(generato
     torch.testing.assert_close(similarity[:, :-1], u0 @ keys.vectors.T)
     torch.testing.assert_close(similarity[:, -1], (u0 * u1).sum(dim=1))
     assert group.others.tolist() == [[5], [5]]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.uint16, torch.uint64])
+def test_ids_of_any_integer_type_mean_the_same(dtype, generator):
+    z0, z1 = torch.randn(2, 4, 3, generator=generator)
+    ids = torch.tensor([5, 6, 5, 7])
+    assert torch.equal(WEINCELoss()(z0, z1, ids.to(dtype)), WEINCELoss()(z0, z1, ids))

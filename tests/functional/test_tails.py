@@ -8,6 +8,7 @@ import torch
 
 from weince_lightning.functional.tails import (
     TailFit,
+    _tail_sizes,
     fit_pooled,
     fit_tail,
     pooled_tail,
@@ -37,6 +38,12 @@ def test_the_smallest_are_selected_in_order(rows, columns, dtype, generator):
 )
 def test_the_tail_is_a_tenth_rounded_half_to_even(negatives, expected):
     assert tail_size(negatives, 0.1, 32) == expected
+
+
+@pytest.mark.parametrize(("fraction", "least"), [(0.1, 32), (0.05, 1), (0.3, 5), (1.0, 1)])
+def test_the_table_of_tail_sizes_agrees(fraction, least):
+    table = _tail_sizes(3000, fraction, least).tolist()
+    assert table == [tail_size(k, fraction, least) for k in range(3001)]
 
 
 def test_a_tail_has_at_least_ten_points():

@@ -1,5 +1,6 @@
 """The tiled path against the whole matrix: value, gradient, evidence, memory."""
 
+import threading
 from itertools import product
 
 import pytest
@@ -8,6 +9,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from weince_lightning.functional.contrastive import Whole
+from weince_lightning.functional.threads import _pool
 from weince_lightning.losses import (
     ArctanhLink,
     InfoNCELoss,
@@ -148,6 +150,33 @@ def test_the_gradient_has_the_gradient_of_the_whole_matrix(name):
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("name", "layout"), [("infonce", "views"), ("weince", "views"), ("released", "pairs")]
+)
+def test_a_compiled_loss_gives_the_same(name, layout):
+    inputs = batch(9, "")
+    found = torch.compile(LOSSES[name](layout=layout), backend="eager")(**inputs)
+    expected = LOSSES[name](layout=layout)(**inputs)
+    torch.testing.assert_close(found, expected)
+    for mine, theirs in zip(gradients(found, inputs), gradients(expected, inputs), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_the_gradient_of_the_gradient_is_exact_under_autocast():
+    inputs = batch(9, "", torch.float32)
+    z0 = inputs["z0"]
+    expected = torch.autograd.grad(InfoNCELoss(0.1)(**inputs), z0, create_graph=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = torch.autograd.grad(InfoNCELoss(0.1)(**inputs), z0, create_graph=True)
+    torch.testing.assert_close(found, expected)
+
+
+def test_tensors_without_data_are_welcome():
+    z = torch.randn(8, 4, device="meta", requires_grad=True)
+    WEINCELoss()(z, z).backward()
+    assert z.grad.shape == z.shape
+
+
 @pytest.fixture
 def threads():
     """Sets the number of threads, until the end of the test."""
@@ -183,6 +212,31 @@ def test_an_error_in_a_thread_is_the_callers(threads, monkeypatch):
     threads(2)
     with pytest.raises(ArithmeticError, match="in a thread"):
         InfoNCELoss(block_size=4)(**batch(17, ""))
+
+
+def test_threads_that_can_not_start_leave_nothing_behind(threads, monkeypatch):
+    start, calls = threading.Thread.start, []
+
+    def fail_once(thread: threading.Thread) -> None:
+        calls.append(thread)
+        if len(calls) == 2:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr("weince_lightning.functional.tiled.LEAST_SHARED", 1)
+    threads(2)
+    _pool.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail_once)
+        with pytest.raises(RuntimeError, match="can't start"):
+            InfoNCELoss(block_size=4)(**batch(17, ""))
+    assert not calls[0].is_alive()
+    found: list[int] = []
+    later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    later.start()
+    later.join()
+    assert found == [2]
+    InfoNCELoss(block_size=4)(**batch(17, ""))
 
 
 class Sizes(TorchDispatchMode):

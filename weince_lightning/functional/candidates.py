@@ -106,7 +106,7 @@ class Scores(NamedTuple):
     """Cosine similarities of a group's anchors to all it is compared with."""
 
     similarity: Tensor
-    """In ``[-1, 1]``, shape ``(anchors, candidates)``, own negatives last."""
+    """In ``[-1, 1]`` up to rounding, shape ``(anchors, candidates)``, own negatives last."""
     others: Tensor
     """Columns that are no negatives of an anchor, shape ``(anchors, 1 or 2)``, int64: first that of
     its positive."""
@@ -171,7 +171,7 @@ def _scale(embeddings: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _UnitVectors(torch.autograd.Function):
-    """With its own backward: small batches cost what the number of operations does."""
+    """With its own backward, of fewer operations: they are what a small batch costs."""
 
     @staticmethod
     def forward(ctx: Any, embeddings: Tensor) -> Tensor:
@@ -321,7 +321,7 @@ def build_candidates(
             "no negative. Use a larger batch, drop the last incomplete one, or give negatives."
         )
     dtype = working_dtype(z0, z1)
-    # Both at once: small batches cost what the number of operations does.
+    # Both views at once: half the operations.
     both = unit_vectors(torch.cat([z0, z1]).to(dtype))
     # Where the rows stand among both views: first those of z0, then those of z1.
     places = torch.arange(2 * samples, device=z0.device).view(2, samples)[:, rows]
@@ -440,7 +440,7 @@ def compare(group: Candidates, out: Tensor | None = None) -> Tensor:
         out: Where to put them, without gradient; None is a new tensor, with gradient.
 
     Returns:
-        In ``[-1, 1]``, shape ``(anchors, candidates)``, own negatives last.
+        In ``[-1, 1]`` up to rounding, shape ``(anchors, candidates)``, own negatives last.
     """
     anchors, candidates, own = group.tensors
     if out is None:

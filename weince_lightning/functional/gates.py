@@ -49,7 +49,8 @@ def tail_gate(
         kappa_aic: Steepness in :math:`\Delta` AIC, dimensionless.
         aic_margin: :math:`\Delta` AIC at which its factor is one half.
         signals: Which factors count: "both", "rho" or "aic".
-        hard: Take 1 where :math:`\rho_i \le \rho_0` and :math:`\Delta AIC_i \ge m`, else 0.
+        hard: Take 1 where :math:`\rho_i \le \rho_0`, up to rounding, and
+            :math:`\Delta AIC_i \ge m`, else 0.
 
     Returns:
         :math:`\lambda`, shape ``(anchors,)``, in ``[0, 1]``; 0 where the evidence is absent.

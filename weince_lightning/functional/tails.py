@@ -183,9 +183,11 @@ def fit_pooled(hardest: Tensor, num_negatives: Tensor) -> tuple[Tensor, Tensor]:
 def _tail_sizes(
     max_negatives: int, tail_fraction: float, min_tail_points: int
 ) -> NDArray[np.int64]:
-    """Tail size for each number of negatives up to the largest: exact, without float64."""
-    numbers = range(max_negatives + 1)
-    return np.array([tail_size(k, tail_fraction, min_tail_points) for k in numbers])
+    """What :func:`tail_size` returns for each number of negatives up to the largest."""
+    numbers = np.arange(max_negatives + 1)
+    wanted = np.rint(tail_fraction * numbers).astype(np.int64)  # half to even, as round does
+    sizes: NDArray[np.int64] = np.minimum(numbers, np.maximum(wanted, max(10, min_tail_points)))
+    return sizes
 
 
 class _Lines(NamedTuple):

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from itertools import pairwise
 from threading import Barrier
 from typing import TypeVar
 
@@ -66,25 +67,32 @@ def share(
     if threads <= 1:
         with torch.no_grad():
             return [work(items)]
-    ends = [len(items) * (i + 1) // threads for i in range(threads)]
-    hands = [items[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-    return list(_pool(torch.get_num_threads()).map(torch.no_grad()(work), hands))
+    cuts = [len(items) * i // threads for i in range(threads + 1)]
+    runs = [items[start:stop] for start, stop in pairwise(cuts)]
+    return list(_pool(torch.get_num_threads()).map(torch.no_grad()(work), runs))
 
 
 @lru_cache(maxsize=1)
 def _pool(threads: int) -> ThreadPoolExecutor:
     """Start threads in which the operations of torch use one thread each."""
-    all_started = Barrier(min(threads, MOST_THREADS) + 1)
+    workers = min(threads, MOST_THREADS)
+    all_started = Barrier(workers + 1)
 
     def start() -> None:
         torch.set_num_threads(1)
         torch.get_num_threads()  # makes it this thread's own
         all_started.wait()
 
-    pool = ThreadPoolExecutor(min(threads, MOST_THREADS), "weince", initializer=start)
-    for _ in range(min(threads, MOST_THREADS)):
-        pool.submit(int)
-    all_started.wait()
-    # Threads that start later, as those of a data loader, get what was set last, by any thread.
-    torch.set_num_threads(threads)
+    pool = ThreadPoolExecutor(workers, "weince", initializer=start)
+    try:
+        for _ in range(workers):
+            pool.submit(int)
+        all_started.wait()
+    except BaseException:  # an interrupt, or no more threads: those that wait would wait for ever
+        all_started.abort()
+        pool.shutdown(wait=True)
+        raise
+    finally:
+        # Threads that start later, as those of a data loader, get what was set last, by any thread.
+        torch.set_num_threads(threads)
     return pool

@@ -112,13 +112,13 @@ class Tiled:
     ) -> tuple[Tensor, Tensor]:
         """Return the weighted sum of the anchors' losses, with gradient, and the loss of each.
 
-        The gradient is computed here, if it will be needed. To be called once, at the end: it
-        overwrites the similarities.
+        The gradient is computed here, if it will be needed.
         """
         tensors = [t for group in self.groups for t in group.tensors]
         total, per_anchor = _TiledLosses.apply(
             self, objective, weight, torch.is_grad_enabled(), temperature, *tensors
         )
+        self._kept.clear()
         return total, per_anchor
 
 
@@ -161,10 +161,10 @@ class _Gradients:
         shared = gradient[:, : len(candidates)]
         of_anchors = torch.mm(shared, candidates, out=self._of_anchors[block.group][block.rows])
         so_far = of_candidates.get(block.group)
-        if so_far is None:
-            of_candidates[block.group] = shared.T @ anchors
-        else:
+        if so_far is not None:
             so_far.addmm_(shared.T, anchors)
+        elif candidates.requires_grad:  # the keys of a memory bank do not
+            of_candidates[block.group] = shared.T @ anchors
         of_own = self._of_own[block.group]
         if own is not None and of_own is not None:
             alone = gradient[:, len(candidates) :]
@@ -176,20 +176,14 @@ class _Gradients:
         found: list[Tensor | None] = []
         for index, group in enumerate(self._groups):
             of_anchors = self._of_anchors[index]
-            of_candidates = sum_in_place([part[index] for part in parts if index in part])
+            collected = [part[index] for part in parts if index in part]
+            # Not in place: torch.compile refuses that.
             if group.anchors is group.candidates:
-                found += [of_anchors.add_(of_candidates), None, self._of_own[index]]
+                found += [sum(collected, of_anchors), None, self._of_own[index]]
             else:
+                of_candidates = sum(collected[1:], collected[0]) if collected else None
                 found += [of_anchors, of_candidates, self._of_own[index]]
         return found
-
-
-def sum_in_place(tensors: Sequence[Tensor]) -> Tensor:
-    """Add tensors up, into the first."""
-    total, *others = tensors
-    for tensor in others:
-        total += tensor
-    return total
 
 
 class _Found(NamedTuple):
@@ -241,6 +235,7 @@ class _TiledLosses(torch.autograd.Function):
         ctx.mark_non_differentiable(per_anchor)
         if gradients is not None:
             of_temperature = [found for part in parts for found in part.of_temperature]
+            # For a gradient of the gradient only.
             ctx.groups, ctx.objective, ctx.temperature = tiled.groups, objective, temperature
             ctx.weight = weight
             ctx.save_for_backward(
@@ -299,7 +294,8 @@ def _plain_gradients(
     # A tensor may be an input twice, as anchors and as candidates; its views are different.
     views = [None if tensor is None else tensor.view_as(tensor) for tensor in inputs]
     seen = [group.with_tensors(views[3 * i + 1 : 3 * i + 4]) for i, group in enumerate(groups)]
-    total, _ = Whole(seen).losses(objective, temperature if views[0] is None else views[0], 1.0)
     wanted = [view for view in views if view is not None and view.requires_grad]
-    found = iter(torch.autograd.grad(total, wanted, create_graph=True, allow_unused=True))
+    with torch.autocast(groups[0].anchors.device.type, enabled=False):
+        total, _ = Whole(seen).losses(objective, temperature if views[0] is None else views[0], 1.0)
+        found = iter(torch.autograd.grad(total, wanted, create_graph=True, allow_unused=True))
     return [None if view is None or not view.requires_grad else next(found) for view in views]

@@ -128,6 +128,7 @@ class _ContrastiveLoss(nn.Module, ABC):
             RuntimeError: If the processes do not have as many keys of earlier batches each.
         """
         check_batch(z0, z1, ids, negatives)
+        ids = None if ids is None else ids.to(torch.int64)
         keys = None if self.queue is None else self.queue.read(z1)
         sizes, rows = [len(z0)], slice(None)
         if self.gather_distributed and world_size() > 1:
@@ -162,7 +163,7 @@ class _ContrastiveLoss(nn.Module, ABC):
             return ContrastiveTerms(loss, per_anchor, num_negatives, tail)
 
     def _compare(self, groups: Sequence[Candidates]) -> Whole | Tiled:
-        """Choose how similarities are computed: both ways give the same."""
+        """Compute similarities block by block; :class:`Whole` is what that is tested against."""
         return Tiled(groups, self.block_size)
 
     def _objective(self, groups: list[Candidates], tail: TailEvidence | None) -> Objective:
@@ -231,7 +232,8 @@ class _ContrastiveLoss(nn.Module, ABC):
 
 def _without_autocast(device: str) -> AbstractContextManager[None]:
     """Switch autocast off; where it is off, entering its context is not free either."""
-    is_on = torch.is_autocast_enabled(device)
+    exists = torch.amp.is_autocast_available(device)
+    is_on = exists and torch.is_autocast_enabled(device)
     return torch.autocast(device, enabled=False) if is_on else nullcontext()
 
 

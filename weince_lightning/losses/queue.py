@@ -42,7 +42,7 @@ class KeyQueue(nn.Module):
         return len(self.held.ids)
 
     def read(self, beside: Tensor) -> Keys:
-        """Return the keys that there are.
+        """Return the keys that there are, after a move to the device where they are needed.
 
         Args:
             beside: What they will stand beside, shape ``(rows, features)``; they move to its
@@ -130,7 +130,15 @@ class KeyQueue(nn.Module):
             missing_keys.extend(missing)
             return
         saved = Keys(*(state_dict[prefix + name] for name in Keys._fields))
-        number, features = saved.vectors.shape
+        number = saved.ids.numel()
+        if saved.vectors.ndim != 2 or {len(column) for column in saved} != {number}:
+            shapes = {name: tuple(column.shape) for name, column in saved._asdict().items()}
+            error_msgs.append(
+                f"{self.argument} must hold vectors of shape (keys, features) and as many ids and "
+                f"has_id, got the shapes {shapes}."
+            )
+            return
+        features = saved.vectors.shape[1]
         if number > self.size:
             error_msgs.append(
                 f"{self.argument} must be at least {number} to hold the saved keys, got "

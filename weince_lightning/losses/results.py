@@ -30,7 +30,7 @@ class TailEvidence(NamedTuple):
 
 
 class ContrastiveTerms(NamedTuple):
-    """A loss and what it is made of. Anchors are in the order ``[z0; z1]``.
+    """A loss and what it is made of. Anchors are in the order ``[z0; z1]``; some have ``z0`` alone.
 
     With several processes each has its own anchors, against the candidates of all.
     """
