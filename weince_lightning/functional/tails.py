@@ -89,7 +89,7 @@ def fit_tail(
         >>> import torch
         >>> quantiles = (torch.arange(1, 101) / 101.0) ** 0.25  # a Weibull tail, shape 4
         >>> fit_tail(quantiles[None, :32], None, 100, tail_fraction=0.1).num_points
-        tensor([31])
+        tensor([31.])
         >>> fit_tail(quantiles[None], None, 100, tail_fraction=1.0).beta_hat
         tensor([4.0000])
     """
