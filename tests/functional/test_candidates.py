@@ -11,8 +11,8 @@ from weince_lightning.functional.candidates import (
     build_candidates,
     compare,
     score,
-    unit_vectors,
 )
+from weince_lightning.functional.vectors import unit_vectors
 from weince_lightning.losses import WEINCELoss
 
 

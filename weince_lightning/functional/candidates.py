@@ -9,10 +9,9 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-Layout = Literal["views", "pairs", "queries"]
+from weince_lightning.functional.vectors import unit_vectors
 
-MIN_NORM = 1e-6
-"""A row whose norm is below this counts as the zero vector, dimensionless."""
+Layout = Literal["views", "pairs", "queries"]
 
 
 class Keys(NamedTuple):
@@ -136,141 +135,6 @@ class Scores(NamedTuple):
         if self.left_out is not None:
             values[:, : self.left_out.shape[1]].masked_fill_(self.left_out, number)
         return values.scatter_(1, self.others, number)
-
-
-def unit_vectors(embeddings: Tensor) -> Tensor:
-    """Scale each row to unit length; rows shorter than ``1e-6`` become zero, with zero gradient.
-
-    Args:
-        embeddings: Shape ``(..., features)``, float32 or float64.
-
-    Returns:
-        Rows of length 1 or 0, same shape and dtype.
-
-    Example:
-        >>> import torch
-        >>> unit_vectors(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
-        tensor([[0.6000, 0.8000],
-                [0.0000, 0.0000]])
-    """
-    unit: Tensor = _UnitVectors.apply(embeddings)
-    return unit
-
-
-def _scale(embeddings: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the unit vectors and one over the length of each row, 0 where that counts as zero."""
-    # Squares of entries relative to the largest neither overflow nor vanish.
-    largest = embeddings.detach().abs().amax(dim=-1, keepdim=True)
-    largest.clamp_min_(torch.finfo(embeddings.dtype).tiny)
-    relative = embeddings / largest
-    length = torch.linalg.vector_norm(relative, dim=-1, keepdim=True)
-    is_zero = length.detach() * largest < MIN_NORM
-    # Before the division too: the derivative of the length of a zero vector is not defined.
-    inverse = length.masked_fill(is_zero, 1.0).reciprocal().masked_fill(is_zero, 0.0)
-    return relative * inverse, inverse / largest
-
-
-class _UnitVectors(torch.autograd.Function):
-    """With its own backward, of fewer operations: they are what a small batch costs."""
-
-    @staticmethod
-    def forward(ctx: Any, embeddings: Tensor) -> Tensor:
-        unit, inverse = _scale(embeddings)
-        ctx.save_for_backward(embeddings, unit, inverse)
-        return unit
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        embeddings, unit, inverse = ctx.saved_tensors
-        if torch.is_grad_enabled():  # for a second derivative both depend on the embeddings
-            unit, inverse = _scale(embeddings)
-        along = (unit * gradient).sum(dim=-1, keepdim=True)
-        return torch.mul(gradient - unit * along, inverse)
-
-
-def check_batch(
-    z0: Tensor, z1: Tensor, ids: Tensor | None = None, negatives: Tensor | None = None
-) -> None:
-    """Refuse a batch of the wrong kind or shape; costs no device synchronisation.
-
-    Under ``torch.autograd.detect_anomaly`` it also refuses NaN and infinity, which does.
-
-    Args:
-        z0: Embeddings of the first view, shape ``(samples, features)``.
-        z1: Embeddings of the second view, same shape.
-        ids: What each sample shows, shape ``(samples,)``, an integer type.
-        negatives: Explicit negatives of the anchors of ``z0``: shape ``(samples, own, features)``
-            for each anchor's own, or ``(shared, features)``.
-
-    Raises:
-        TypeError: If an argument is not a tensor or has the wrong kind of numbers.
-        ValueError: If shapes or devices do not fit together.
-    """
-    embeddings = {"z0": z0, "z1": z1}
-    if negatives is not None:
-        embeddings["negatives"] = negatives
-    _check_kinds(embeddings)
-    if z0.ndim != 2 or z0.shape[1] == 0:
-        raise ValueError(f"z0 must have shape (samples, features), got {tuple(z0.shape)}.")
-    if z1.shape != z0.shape:
-        raise ValueError(
-            f"z1 must have the shape of z0, {tuple(z0.shape)}, got {tuple(z1.shape)}. "
-            "Row i of both must show the same sample."
-        )
-    if ids is not None:
-        _check_ids(ids, len(z0))
-    if negatives is not None:
-        _check_negatives(negatives, *z0.shape)
-    _check_devices(embeddings if ids is None else {**embeddings, "ids": ids})
-    if not torch.compiler.is_compiling() and torch.is_anomaly_enabled():
-        _check_finite(embeddings)
-
-
-def _check_kinds(embeddings: dict[str, Tensor]) -> None:
-    """Refuse what is no tensor of floating-point numbers."""
-    for name, value in embeddings.items():
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{name} must be a tensor, got {type(value).__name__}.")
-        if not value.is_floating_point():
-            raise TypeError(f"{name} must hold floating-point numbers, got {value.dtype}.")
-
-
-def _check_devices(tensors: dict[str, Tensor]) -> None:
-    """Refuse tensors that are not where ``z0`` is."""
-    device = tensors["z0"].device
-    for name, value in tensors.items():
-        if value.device != device:
-            raise ValueError(f"{name} must be on the device of z0, {device}, got {value.device}.")
-
-
-def _check_finite(embeddings: dict[str, Tensor]) -> None:
-    """Refuse NaN and infinity by name; reads the device."""
-    for name, value in embeddings.items():
-        bad = int((~value.isfinite()).sum())
-        if bad:
-            raise ValueError(f"{name} must be finite, got {bad} values that are NaN or inf.")
-
-
-def _check_ids(ids: Tensor, samples: int) -> None:
-    """Refuse ids that are not one integer per sample."""
-    if not isinstance(ids, Tensor):
-        raise TypeError(f"ids must be a tensor, got {type(ids).__name__}.")
-    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise TypeError(f"ids must hold integers, got {ids.dtype}.")
-    if ids.shape != (samples,):
-        raise ValueError(
-            f"ids must hold one id per sample ({samples}), got shape {tuple(ids.shape)}."
-        )
-
-
-def _check_negatives(negatives: Tensor, samples: int, features: int) -> None:
-    """Refuse explicit negatives that fit neither of the two shapes."""
-    shape = tuple(negatives.shape)
-    if shape[-1:] != (features,) or not (len(shape) == 2 or shape[:-2] == (samples,)):
-        raise ValueError(
-            f"negatives must have shape ({samples}, own, {features}) or (shared, {features}), "
-            f"got {shape}."
-        )
 
 
 def build_candidates(

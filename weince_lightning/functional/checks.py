@@ -1,0 +1,89 @@
+"""What a batch must be before anything is computed from it."""
+
+import torch
+from torch import Tensor
+
+
+def check_batch(
+    z0: Tensor, z1: Tensor, ids: Tensor | None = None, negatives: Tensor | None = None
+) -> None:
+    """Refuse a batch of the wrong kind or shape; costs no device synchronisation.
+
+    Under ``torch.autograd.detect_anomaly`` it also refuses NaN and infinity, which does.
+
+    Args:
+        z0: Embeddings of the first view, shape ``(samples, features)``.
+        z1: Embeddings of the second view, same shape.
+        ids: What each sample shows, shape ``(samples,)``, an integer type.
+        negatives: Explicit negatives of the anchors of ``z0``: shape ``(samples, own, features)``
+            for each anchor's own, or ``(shared, features)``.
+
+    Raises:
+        TypeError: If an argument is not a tensor or has the wrong kind of numbers.
+        ValueError: If shapes or devices do not fit together.
+    """
+    embeddings = {"z0": z0, "z1": z1}
+    if negatives is not None:
+        embeddings["negatives"] = negatives
+    _check_kinds(embeddings)
+    if z0.ndim != 2 or z0.shape[1] == 0:
+        raise ValueError(f"z0 must have shape (samples, features), got {tuple(z0.shape)}.")
+    if z1.shape != z0.shape:
+        raise ValueError(
+            f"z1 must have the shape of z0, {tuple(z0.shape)}, got {tuple(z1.shape)}. "
+            "Row i of both must show the same sample."
+        )
+    if ids is not None:
+        _check_ids(ids, len(z0))
+    if negatives is not None:
+        _check_negatives(negatives, *z0.shape)
+    _check_devices(embeddings if ids is None else {**embeddings, "ids": ids})
+    if not torch.compiler.is_compiling() and torch.is_anomaly_enabled():
+        _check_finite(embeddings)
+
+
+def _check_kinds(embeddings: dict[str, Tensor]) -> None:
+    """Refuse what is no tensor of floating-point numbers."""
+    for name, value in embeddings.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(value).__name__}.")
+        if not value.is_floating_point():
+            raise TypeError(f"{name} must hold floating-point numbers, got {value.dtype}.")
+
+
+def _check_devices(tensors: dict[str, Tensor]) -> None:
+    """Refuse tensors that are not where ``z0`` is."""
+    device = tensors["z0"].device
+    for name, value in tensors.items():
+        if value.device != device:
+            raise ValueError(f"{name} must be on the device of z0, {device}, got {value.device}.")
+
+
+def _check_finite(embeddings: dict[str, Tensor]) -> None:
+    """Refuse NaN and infinity by name; reads the device."""
+    for name, value in embeddings.items():
+        bad = int((~value.isfinite()).sum())
+        if bad:
+            raise ValueError(f"{name} must be finite, got {bad} values that are NaN or inf.")
+
+
+def _check_ids(ids: Tensor, samples: int) -> None:
+    """Refuse ids that are not one integer per sample."""
+    if not isinstance(ids, Tensor):
+        raise TypeError(f"ids must be a tensor, got {type(ids).__name__}.")
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise TypeError(f"ids must hold integers, got {ids.dtype}.")
+    if ids.shape != (samples,):
+        raise ValueError(
+            f"ids must hold one id per sample ({samples}), got shape {tuple(ids.shape)}."
+        )
+
+
+def _check_negatives(negatives: Tensor, samples: int, features: int) -> None:
+    """Refuse explicit negatives that fit neither of the two shapes."""
+    shape = tuple(negatives.shape)
+    if shape[-1:] != (features,) or not (len(shape) == 2 or shape[:-2] == (samples,)):
+        raise ValueError(
+            f"negatives must have shape ({samples}, own, {features}) or (shared, {features}), "
+            f"got {shape}."
+        )

@@ -1,0 +1,225 @@
+"""What InfoNCE and WEINCE have in common: from two views to a mean over anchors."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import get_args
+
+import torch
+from torch import Tensor, nn
+
+from weince_lightning.distributed import gather, rank, shared_counts, world_size
+from weince_lightning.functional.candidates import (
+    Candidates,
+    Layout,
+    Scores,
+    build_bank_candidates,
+    build_candidates,
+    working_dtype,
+)
+from weince_lightning.functional.checks import check_batch
+from weince_lightning.functional.contrastive import (
+    Objective,
+    Whole,
+    negated_similarities,
+)
+from weince_lightning.functional.fused import Blend
+from weince_lightning.functional.links import shortfall
+from weince_lightning.functional.tails import (
+    fit_pooled,
+    pooled_tail,
+)
+from weince_lightning.functional.tiled import Tiled
+from weince_lightning.functional.vectors import unit_vectors
+from weince_lightning.losses.checks import (
+    check_choice,
+    check_flag,
+    check_integer,
+    check_temperature,
+)
+from weince_lightning.losses.links import WeibitLink
+from weince_lightning.losses.parts import TopMTerm
+from weince_lightning.losses.queue import create_queue
+from weince_lightning.losses.results import ContrastiveTerms, TailEvidence
+
+
+class ContrastiveLoss(nn.Module, ABC):
+    """What InfoNCE and WEINCE have in common."""
+
+    def __init__(
+        self,
+        temperature: float | Tensor,
+        layout: Layout,
+        gather_distributed: bool,
+        queue_size: int,
+        memory_bank_size: int | Sequence[int],
+        block_size: int | None,
+        top_m_terms: Sequence[TopMTerm],
+    ) -> None:
+        super().__init__()
+        self.temperature = check_temperature(temperature)
+        self.layout: Layout = check_choice("layout", layout, get_args(Layout))
+        self.gather_distributed = check_flag("gather_distributed", gather_distributed)
+        self.queue_size = queue_size
+        self.memory_bank_size = memory_bank_size
+        self.queue = create_queue(queue_size, memory_bank_size)
+        self.block_size = (
+            None if block_size is None else check_integer("block_size", block_size, at_least=1)
+        )
+        if not isinstance(top_m_terms, Iterable):
+            raise TypeError(f"top_m_terms must be a sequence of TopMTerm, got {top_m_terms!r}.")
+        terms = list(top_m_terms)
+        for term in terms:
+            if not isinstance(term, TopMTerm):
+                raise TypeError(f"top_m_terms must hold TopMTerm objects, got {term!r}.")
+        self.top_m_terms = nn.ModuleList(terms)
+
+    def _read_tail(self, scores: Whole | Tiled, sizes: list[int]) -> TailEvidence | None:
+        """Collect the evidence of all anchors; ``sizes`` are the samples of every rank."""
+        return None
+
+    @abstractmethod
+    def _per_anchor(
+        self, scores: Scores, tail: TailEvidence | None, temperature: float | Tensor
+    ) -> Tensor:
+        """Compute the losses of some anchors, without the top-M terms, from their evidence."""
+
+    def _blend(self, groups: list[Candidates], tail: TailEvidence | None) -> Blend | None:
+        """Return the logits whose cross-entropy the losses are, None where they are not."""
+        return None
+
+    def forward(
+        self, z0: Tensor, z1: Tensor, ids: Tensor | None = None, negatives: Tensor | None = None
+    ) -> Tensor:
+        """Compute the loss, a scalar; see :meth:`terms`."""
+        return self.terms(z0, z1, ids, negatives).loss
+
+    def terms(
+        self, z0: Tensor, z1: Tensor, ids: Tensor | None = None, negatives: Tensor | None = None
+    ) -> ContrastiveTerms:
+        """Compute the loss and what it is made of.
+
+        Args:
+            z0: Raw projections of the first view, shape ``(samples, features)``, any float type.
+            z1: Raw projections of the second view, same shape; row i shows the same sample.
+            ids: What each sample shows, shape ``(samples,)``, integers: samples with equal ids are
+                never negatives of each other.
+            negatives: Explicit hard negatives of the anchors of ``z0``, with gradient: shape
+                ``(samples, own, features)``, each anchor's own, or ``(shared, features)``.
+
+        Returns:
+            The loss, in float32 (float64 if the inputs are), and its parts.
+
+        Raises:
+            TypeError: If an argument is of the wrong kind.
+            ValueError: If shapes do not fit, or no anchor can have a negative.
+            RuntimeError: If the processes do not have as many keys of earlier batches each.
+        """
+        check_batch(z0, z1, ids, negatives)
+        ids = None if ids is None else ids.to(torch.int64)
+        keys = None if self.queue is None else self.queue.read(z1)
+        sizes, rows = [len(z0)], slice(None)
+        if self.gather_distributed and world_size() > 1:
+            sizes = self._exchange_sizes(len(z0), z0.device)
+            rows = slice(sum(sizes[: rank()]), sum(sizes[: rank() + 1]))
+            dtype = torch.promote_types(z0.dtype, z1.dtype)
+            views = torch.stack([z0.to(dtype), z1.to(dtype)], dim=1)
+            z0, z1 = gather(views, sizes).unbind(dim=1)
+            ids = None if ids is None else gather(ids, sizes)
+            if negatives is not None and negatives.ndim == 2:
+                negatives = gather(negatives)
+        # Half precision can not hold the shortfalls: the endpoint's 1 - 1e-6 rounds to 1.
+        with _without_autocast(z0.device.type):
+            if keys is not None and self._has_memory_bank:
+                groups = build_bank_candidates(z0, z1, keys, ids, negatives, rows)
+            else:
+                groups = build_candidates(z0, z1, self.layout, ids, negatives, rows, keys)
+            groups = [group.counted() for group in groups]
+            scores = self._compare(groups)
+            counts = [group.count_negatives() for group in groups]
+            num_negatives = counts[0] if len(counts) == 1 else torch.cat(counts)
+            is_step = self.training and torch.is_grad_enabled()
+            if is_step and self._pooled_links():
+                self._move_running_shapes(scores, groups, num_negatives, sizes)
+            tail = self._read_tail(scores, sizes)
+            # So that the mean over the ranks, of losses and gradients, is that over all anchors.
+            weight = len(sizes) / (self._anchors_per_sample * sum(sizes))
+            objective = self._objective(groups, tail)
+            loss, per_anchor = scores.losses(objective, self.temperature, weight)
+            if is_step and self.queue is not None:
+                self.queue.push(unit_vectors(z1.detach().to(working_dtype(z0, z1))), ids)
+            return ContrastiveTerms(loss, per_anchor, num_negatives, tail)
+
+    def _compare(self, groups: Sequence[Candidates]) -> Whole | Tiled:
+        """Compute similarities block by block; :class:`Whole` is what that is tested against."""
+        return Tiled(groups, self.block_size)
+
+    def _objective(self, groups: list[Candidates], tail: TailEvidence | None) -> Objective:
+        """Compose what the anchors lose."""
+
+        def evaluate(part: Scores, rows: slice, temperature: float | Tensor) -> Tensor:
+            losses = self._per_anchor(part, tail and tail.select(rows), temperature)
+            for term in self.top_m_terms:
+                losses = losses + term(part, temperature)
+            return losses
+
+        return Objective(evaluate, None if len(self.top_m_terms) else self._blend(groups, tail))
+
+    @property
+    def _anchors_per_sample(self) -> int:
+        return 1 if self.layout == "queries" or self._has_memory_bank else 2
+
+    @property
+    def _has_memory_bank(self) -> bool:
+        return self.queue is not None and self.queue.argument == "memory_bank_size"
+
+    def _exchange_sizes(self, samples: int, device: torch.device) -> list[int]:
+        """Tell every process how many samples each has; all must have as many earlier keys."""
+        filled = 0 if self.queue is None else self.queue.filled
+        counts = shared_counts([samples, filled], device)
+        if len({number for _, number in counts}) > 1:
+            raise RuntimeError(
+                "The keys of earlier batches must be the same in all processes, got "
+                f"{[number for _, number in counts]} of them. Load the checkpoint in each process."
+            )
+        return [size for size, _ in counts]
+
+    def _pooled_links(self) -> set[WeibitLink]:
+        """Collect the links whose shape follows the batches; terms may share one."""
+        links = [term.link for term in self.top_m_terms]
+        return {link for link in links if isinstance(link, WeibitLink) and link.beta == "pooled"}
+
+    @torch.no_grad()
+    def _move_running_shapes(
+        self,
+        scores: Whole | Tiled,
+        groups: list[Candidates],
+        num_negatives: Tensor,
+        sizes: list[int],
+    ) -> None:
+        """Let every pooled Weibit link follow the tail of this batch."""
+        # Groups have as many anchors each.
+        anchors = self._anchors_per_sample * sum(sizes) // len(groups)
+        max_negatives = anchors * sum(group.max_negatives for group in groups)
+        if max_negatives == 0:  # an empty memory bank
+            return
+        parts = (shortfall(-negated_similarities(part)) for part in scores)
+        smallest = pooled_tail(parts, max_negatives)
+        total = num_negatives.sum()
+        if len(sizes) > 1:
+            smallest = gather(smallest, [len(smallest)] * len(sizes))
+            total = gather(total[None], [1] * len(sizes)).sum()
+        beta, r_squared = fit_pooled(smallest, total)
+        for link in self._pooled_links():
+            link.follow(beta, r_squared)
+
+    def extra_repr(self) -> str:
+        """Show the settings that are plain values."""
+        return f"temperature={self.temperature}, layout={self.layout!r}"
+
+
+def _without_autocast(device: str) -> AbstractContextManager[None]:
+    """Switch autocast off; where it is off, entering its context is not free either."""
+    exists = torch.amp.is_autocast_available(device)
+    is_on = exists and torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if is_on else nullcontext()
