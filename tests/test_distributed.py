@@ -238,6 +238,42 @@ def test_keys_are_those_of_all_processes_or_each_ones_own_under_ddp(tmp_path: Pa
             assert_same(found[gathers], keys_after_steps(alone, expected, 7), 1e-12, str(gathers))
 
 
+def disagree(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/meeting",
+        rank=rank,
+        world_size=2,
+        timeout=timedelta(seconds=60),
+    )
+    z = torch.randn(4, 8)
+    messages = []
+    for kinds in ({"ids": torch.arange(4)}, {"negatives": torch.randn(3, 8)}, {"z1": z[:, :5]}):
+        mine = {"z0": z, "z1": z}
+        if rank == 0:
+            mine.update(kinds)
+            mine["z0"] = mine["z0"][:, : mine["z1"].shape[1]]
+        try:
+            WEINCELoss()(**mine)
+        except RuntimeError as error:
+            messages.append(str(error))
+    torch.save(messages, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_processes_that_disagree_are_all_told(tmp_path: Path):
+    mp.spawn(disagree, args=(str(tmp_path),), nprocs=2)
+    for rank in range(2):
+        found = torch.load(tmp_path / f"{rank}.pt")
+        assert found == [
+            "The presence of ids (0 or 1) must be the same in all processes, got [1, 0].",
+            "The dimensions of negatives (0 without) must be the same in all processes, "
+            "got [2, 0].",
+            "The features of z0 must be the same in all processes, got [5, 8].",
+        ]
+
+
 def test_one_process_gathers_nothing():
     rows = torch.ones(2, 3)
     assert gather(rows) is rows

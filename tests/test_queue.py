@@ -552,6 +552,6 @@ def test_another_number_of_features_is_refused(mode):
     with pytest.raises(ValueError, match=f"z1 must have 6 features, as the keys that {argument}"):
         loss(*batches(1, features=5)[0])
     with pytest.raises(
-        ValueError, match=r"z1 must have 5 features, as .* memory_bank_size .* got 6"
+        ValueError, match=r"z1 must have 5 features, as memory_bank_size=.* got 6. Give"
     ):
         InfoNCELoss(memory_bank_size=[20, 5])(*batches(1)[0])

@@ -113,14 +113,14 @@ class ContrastiveLoss(nn.Module, ABC):
         Raises:
             TypeError: If an argument is of the wrong kind.
             ValueError: If shapes do not fit, or no anchor can have a negative.
-            RuntimeError: If the processes do not have as many keys of earlier batches each.
+            RuntimeError: If several processes disagree in more than the number of samples.
         """
         check_batch(z0, z1, ids, negatives)
         ids = None if ids is None else ids.to(torch.int64)
         keys = None if self.queue is None else self.queue.read(z1)
         sizes, rows = [len(z0)], slice(None)
         if self.gather_distributed and world_size() > 1:
-            sizes = self._exchange_sizes(len(z0), z0.device)
+            sizes = self._exchange_sizes(z0, ids, negatives)
             rows = slice(sum(sizes[: rank()]), sum(sizes[: rank() + 1]))
             dtype = torch.promote_types(z0.dtype, z1.dtype)
             views = torch.stack([z0.to(dtype), z1.to(dtype)], dim=1)
@@ -173,16 +173,22 @@ class ContrastiveLoss(nn.Module, ABC):
     def _has_memory_bank(self) -> bool:
         return self.queue is not None and self.queue.argument == "memory_bank_size"
 
-    def _exchange_sizes(self, samples: int, device: torch.device) -> list[int]:
-        """Tell every process how many samples each has; all must have as many earlier keys."""
-        filled = 0 if self.queue is None else self.queue.filled
-        counts = shared_counts([samples, filled], device)
-        if len({number for _, number in counts}) > 1:
-            raise RuntimeError(
-                "The keys of earlier batches must be the same in all processes, got "
-                f"{[number for _, number in counts]} of them. Load the checkpoint in each process."
-            )
-        return [size for size, _ in counts]
+    def _exchange_sizes(
+        self, z0: Tensor, ids: Tensor | None, negatives: Tensor | None
+    ) -> list[int]:
+        """Tell every process how many samples each has; in all else they must agree."""
+        alike = {
+            "The features of z0": z0.shape[1],
+            "The presence of ids (0 or 1)": int(ids is not None),
+            "The dimensions of negatives (0 without)": 0 if negatives is None else negatives.ndim,
+            "The number of keys of earlier batches": 0 if self.queue is None else self.queue.filled,
+        }
+        counts = shared_counts([z0.shape[0], *alike.values()], z0.device)
+        sizes, *others = (list(column) for column in zip(*counts, strict=True))
+        for name, values in zip(alike, others, strict=True):
+            if len(set(values)) > 1:
+                raise RuntimeError(f"{name} must be the same in all processes, got {values}.")
+        return sizes
 
     def _pooled_links(self) -> set[WeibitLink]:
         """Collect the links whose shape follows the batches; terms may share one."""

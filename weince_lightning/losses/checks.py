@@ -3,7 +3,7 @@
 import difflib
 import math
 from collections.abc import Sequence
-from numbers import Real
+from numbers import Integral, Real
 from typing import TypeVar
 
 import torch
@@ -38,11 +38,11 @@ def check_number(
 
 def check_integer(name: str, value: int, *, at_least: int) -> int:
     """Return an integer that is large enough, or refuse it by name."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an integer, got {value!r}.")
     if value < at_least:
         raise ValueError(f"{name} must be at least {at_least}, got {value}.")
-    return value
+    return int(value)
 
 
 def check_flag(name: str, value: bool) -> bool:

@@ -56,11 +56,16 @@ class KeyQueue(nn.Module):
         """
         self.held = Keys(*(column.to(beside.device) for column in self.held))
         found = beside.shape[1]
-        expected = self.held.vectors.shape[1] if self.filled else self.features
-        if expected not in (None, found):
+        if self.features not in (None, found):
             raise ValueError(
-                f"z1 must have {expected} features, as the keys that {self.argument} keeps, got "
-                f"{found}. Another network needs a loss of its own."
+                f"z1 must have {self.features} features, as {self.argument}="
+                f"{(self.size, self.features)} says, got {found}. Give {(self.size, found)}, or "
+                f"{self.size} for any number of features."
+            )
+        if self.filled and self.held.vectors.shape[1] != found:
+            raise ValueError(
+                f"z1 must have {self.held.vectors.shape[1]} features, as the keys that "
+                f"{self.argument} keeps, got {found}. Another network needs a loss of its own."
             )
         if self.filled == 0:
             return self.held._replace(vectors=self.held.vectors.new_empty(0, found))
