@@ -181,7 +181,9 @@ class ContrastiveLoss(nn.Module, ABC):
             "The features of z0": z0.shape[1],
             "The presence of ids (0 or 1)": int(ids is not None),
             "The dimensions of negatives (0 without)": 0 if negatives is None else negatives.ndim,
-            "The number of keys of earlier batches": 0 if self.queue is None else self.queue.filled,
+            "The keys of earlier batches, which each process loads from the checkpoint,": (
+                0 if self.queue is None else self.queue.filled
+            ),
         }
         counts = shared_counts([z0.shape[0], *alike.values()], z0.device)
         sizes, *others = (list(column) for column in zip(*counts, strict=True))
