@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
-from measurement import available_memory, print_table
+from measurement import available_memory, print_table, progress, write_report
 from torch import Tensor
 
 TEMPERATURE = 0.5
@@ -123,6 +123,32 @@ def add_comparison_options(parser: argparse.ArgumentParser, sizes: Sequence[int]
     parser.add_argument("--losses", nargs="+", choices=LOSSES, default=list(LOSSES))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--memory-limit", type=float, help="GiB; None is 60 %% of the available")
+
+
+def compare_sizes(
+    arguments: argparse.Namespace,
+    measure: Callable[[int, argparse.Namespace, MemoryForecast], list[dict[str, Any]]],
+    show_cell: Callable[[dict[str, Any]], str],
+    title: str,
+) -> None:
+    """Measure from the smallest size on, write after each, and print the table.
+
+    Args:
+        arguments: The command line, with the options of :func:`add_comparison_options`.
+        measure: Measures all losses at one size.
+        show_cell: See :func:`print_comparison`.
+        title: What stands above the table.
+    """
+    forecast = MemoryForecast(arguments.memory_limit)
+    rows: list[dict[str, Any]] = []
+    for samples in sorted({PROBE, *arguments.sizes}):
+        progress(f"N = {samples}")
+        found = measure(samples, arguments, forecast)
+        rows += found if samples in arguments.sizes else []
+        path = write_report(arguments, rows)
+    print(f"{title}\n")
+    print_comparison(rows, show_cell)
+    progress(f"Written to {path}")
 
 
 def print_comparison(

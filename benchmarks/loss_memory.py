@@ -14,20 +14,18 @@ from compared_losses import (
     REFERENCE,
     MemoryForecast,
     add_comparison_options,
+    compare_sizes,
     draw_views,
     forward_backward,
-    print_comparison,
 )
 from measurement import (
     create_parser,
     in_own_process,
     parse_arguments,
     peak_memory,
-    progress,
     ratio,
     show,
     summarise,
-    write_report,
 )
 
 
@@ -74,19 +72,11 @@ def main() -> None:
     add_comparison_options(parser, [256, 1024, 4096, 8192, 16384, 32768])
     parser.add_argument("--rounds", type=int, default=3, help="processes per loss and size")
     arguments = parse_arguments(parser, {"sizes": [PROBE], "rounds": 1, "threads": 1})
-    forecast = MemoryForecast(arguments.memory_limit)
-    rows = []
-    for samples in sorted({PROBE, *arguments.sizes}):
-        progress(f"N = {samples}")
-        found = measure_size(samples, arguments, forecast)
-        rows += found if samples in arguments.sizes else []
-        path = write_report(arguments, rows)
-    print(
+    title = (
         f"Forward and backward, D = {arguments.features}, float32: peak memory above the inputs "
-        "in MiB, median (quartiles), and its ratio to lightly's.\n"
+        "in MiB, median (quartiles), and its ratio to lightly's."
     )
-    print_comparison(rows, show_cell)
-    progress(f"Written to {path}")
+    compare_sizes(arguments, measure_size, show_cell, title)
 
 
 if __name__ == "__main__":

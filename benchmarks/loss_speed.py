@@ -10,24 +10,21 @@ from typing import Any
 import torch
 from compared_losses import (
     LOSSES,
-    PROBE,
     REFERENCE,
     MemoryForecast,
     add_comparison_options,
+    compare_sizes,
     draw_views,
     forward_backward,
-    print_comparison,
 )
 from measurement import (
     create_parser,
     parse_arguments,
     peak_memory,
-    progress,
     ratio,
     show,
     summarise,
     time_interleaved,
-    write_report,
 )
 from torch import Tensor
 
@@ -92,19 +89,11 @@ def main() -> None:
     parser.add_argument("--max-seconds", type=float, default=30.0, help="per size, after 5 rounds")
     arguments = parse_arguments(parser, {"sizes": [64, 128], "rounds": 3, "threads": 1})
     torch.set_num_threads(arguments.threads)
-    forecast = MemoryForecast(arguments.memory_limit)
-    rows = []
-    for samples in sorted({PROBE, *arguments.sizes}):
-        progress(f"N = {samples}")
-        found = measure(samples, arguments, forecast)
-        rows += found if samples in arguments.sizes else []
-        path = write_report(arguments, rows)
-    print(
+    title = (
         f"Forward and backward, D = {arguments.features}, float32, {arguments.threads} threads: "
-        "time of lightly's NTXentLoss, ratios of the others to it; median (quartiles).\n"
+        "time of lightly's NTXentLoss, ratios of the others to it; median (quartiles)."
     )
-    print_comparison(rows, show_cell)
-    progress(f"Written to {path}")
+    compare_sizes(arguments, measure, show_cell, title)
 
 
 if __name__ == "__main__":

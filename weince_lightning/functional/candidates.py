@@ -289,7 +289,6 @@ def _comparable_ids(ids: Tensor | None, keys: Keys | None) -> tuple[Tensor | Non
     """Give new ids to a batch and to keys, so that one of them, -1, can mean a key without id."""
     if ids is None or keys is None:
         return ids, None
-    ids = ids.to(torch.int64)
     ascending = ids.sort().values
     place = torch.searchsorted(ascending, keys.ids).clamp_max(len(ids) - 1)
     is_there = keys.has_id & (ascending[place] == keys.ids)

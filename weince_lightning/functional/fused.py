@@ -42,8 +42,8 @@ def differentiate(
     blend: Blend,
     temperature: float | Tensor,
     scratch: Scratch,
-    with_similarity: bool = True,
-    with_temperature: bool = True,
+    with_similarity: bool,
+    with_temperature: bool,
 ) -> Derivatives:
     """Compute the cross-entropies of blended logits, and their derivatives where asked for.
 

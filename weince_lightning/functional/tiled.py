@@ -88,7 +88,7 @@ class Tiled:
             found = []
             for block in blocks:
                 scores = self.score(block, scratch)
-                spare = scratch.take("delta", scores.similarity.shape, scores.similarity)
+                spare = scratch.take("spare", scores.similarity.shape, scores.similarity)
                 found.append(read(scores, spare))
             return found
 
@@ -99,9 +99,9 @@ class Tiled:
         key = block.group, block.rows.start
         similarity = self._kept.get(key)
         if similarity is None:
-            memory = Scratch() if self._keep else scratch
+            like = block.anchors.anchors
             shape = block.anchors.num_anchors, block.anchors.num_columns
-            out = memory.take("similarity", shape, block.anchors.anchors)
+            out = like.new_empty(shape) if self._keep else scratch.take("similarity", shape, like)
             similarity = compare(block.anchors, out)
             if self._keep:
                 self._kept[key] = similarity

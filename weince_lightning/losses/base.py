@@ -139,8 +139,9 @@ class ContrastiveLoss(nn.Module, ABC):
             counts = [group.count_negatives() for group in groups]
             num_negatives = counts[0] if len(counts) == 1 else torch.cat(counts)
             is_step = self.training and torch.is_grad_enabled()
-            if is_step and self._pooled_links():
-                self._move_running_shapes(scores, groups, num_negatives, sizes)
+            pooled = {k for k in self._links() if isinstance(k, WeibitLink) and k.beta == "pooled"}
+            if is_step and pooled:
+                self._move_running_shapes(pooled, scores, groups, num_negatives, sizes)
             tail = self._read_tail(scores, sizes)
             # So that the mean over the ranks, of losses and gradients, is that over all anchors.
             weight = len(sizes) / (self._anchors_per_sample * sum(sizes))
@@ -192,20 +193,20 @@ class ContrastiveLoss(nn.Module, ABC):
                 raise RuntimeError(f"{name} must be the same in all processes, got {values}.")
         return sizes
 
-    def _pooled_links(self) -> set[WeibitLink]:
-        """Collect the links whose shape follows the batches; terms may share one."""
-        links = [term.link for term in self.top_m_terms]
-        return {link for link in links if isinstance(link, WeibitLink) and link.beta == "pooled"}
+    def _links(self) -> list[object]:
+        """List the links; terms may share one."""
+        return [term.link for term in self.top_m_terms]
 
     @torch.no_grad()
     def _move_running_shapes(
         self,
+        links: Iterable[WeibitLink],
         scores: Whole | Tiled,
         groups: list[Candidates],
         num_negatives: Tensor,
         sizes: list[int],
     ) -> None:
-        """Let every pooled Weibit link follow the tail of this batch."""
+        """Let the pooled Weibit links follow the tail of this batch."""
         # Groups have as many anchors each.
         anchors = self._anchors_per_sample * sum(sizes) // len(groups)
         max_negatives = anchors * sum(group.max_negatives for group in groups)
@@ -218,7 +219,7 @@ class ContrastiveLoss(nn.Module, ABC):
             smallest = gather(smallest, [len(smallest)] * len(sizes))
             total = gather(total[None], [1] * len(sizes)).sum()
         beta, r_squared = fit_pooled(smallest, total)
-        for link in self._pooled_links():
+        for link in links:
             link.follow(beta, r_squared)
 
     def extra_repr(self) -> str:

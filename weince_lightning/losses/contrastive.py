@@ -111,17 +111,14 @@ class InfoNCELoss(ContrastiveLoss):
     ) -> Tensor:
         return cross_entropy(scores, self.link(scores.similarity, temperature))
 
-    def _pooled_links(self) -> set[WeibitLink]:
-        found = super()._pooled_links()
-        if isinstance(self.link, WeibitLink) and self.link.beta == "pooled":
-            found.add(self.link)
-        return found
+    def _links(self) -> list[object]:
+        return [self.link, *super()._links()]
 
     def _blend(self, groups: list[Candidates], tail: TailEvidence | None) -> Blend | None:
-        anchors = sum(len(group.anchors) for group in groups)
-        if isinstance(self.link, SoftmaxLink):
-            return Blend(groups[0].anchors.new_ones(anchors))
-        return None
+        if not isinstance(self.link, SoftmaxLink):
+            return None
+        anchors = sum(group.num_anchors for group in groups)
+        return Blend(groups[0].anchors.new_ones(anchors))
 
 
 class WEINCELoss(ContrastiveLoss):
