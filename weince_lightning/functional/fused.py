@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from weince_lightning.functional.candidates import Scores
 from weince_lightning.functional.links import SHORTFALL_FLOOR
@@ -63,22 +64,22 @@ def differentiate(
     power = delta = None
     if blend.weibull is not None:
         power = blend.weibull[:, None]
-        delta = scratch.take("delta", similarity.shape, similarity)
+        delta = scratch.take("spare", similarity.shape, similarity)
         torch.sub(similarity.new_ones(()), similarity, out=delta).clamp_min_(SHORTFALL_FLOOR)
     # In place where the similarities will not be needed again.
     logits = similarity.clone() if with_temperature else similarity
     logits *= slope
     if delta is not None and power is not None:
-        logits -= torch.log(delta, out=scratch.take("logs", similarity.shape, similarity)).mul_(
-            power
-        )
+        logs = torch.log(delta, out=scratch.take("logs", similarity.shape, similarity))
+        logits.addcmul_(logs, power, value=-1)
     positive_logit = logits.gather(1, positive)
     scores.fill_others_(logits, torch.finfo(logits.dtype).min / 2)
     largest = logits.amax(dim=1, keepdim=True)
     weights = logits.sub_(largest).exp_()
     total = weights.sum(dim=1, keepdim=True)
     margin = positive_logit - largest
-    losses = torch.logaddexp(total.log() - margin, margin.new_zeros(())).squeeze(1)
+    # Above the threshold softplus is its argument, to the last bit.
+    losses = softplus(total.log() - margin, threshold=50).squeeze(1)
     if not with_similarity:
         return Derivatives(losses)
 
