@@ -237,6 +237,7 @@ class _TiledLosses(torch.autograd.Function):
         losses = [of_block for part in parts for of_block in part.losses]
         per_anchor = losses[0] if len(losses) == 1 else torch.cat(losses)
         ctx.mark_non_differentiable(per_anchor)
+        ctx.set_materialize_grads(False)  # zeros for it would be for nothing
         if gradients is not None:
             of_temperature = [found for part in parts for found in part.of_temperature]
             # For a gradient of the gradient only.
@@ -251,7 +252,7 @@ class _TiledLosses(torch.autograd.Function):
         return per_anchor.sum() * weight, per_anchor
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor, _: None) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
         inputs, kept = saved[: len(saved) // 2], saved[len(saved) // 2 :]
         if torch.is_grad_enabled():
@@ -272,7 +273,9 @@ def _differentiate(
 ) -> Derivatives:
     """Compute the losses of a block and their derivatives, in closed form or by autograd."""
     if objective.blend is not None:
-        blend = objective.blend.select(places)
+        blend = objective.blend
+        if blend.softmax.shape[0] > scores.similarity.shape[0]:
+            blend = blend.select(places)
         return differentiate(scores, blend, temperature, scratch, with_gradient, with_temperature)
     if not with_gradient:
         return Derivatives(objective.evaluate(scores, places, temperature))

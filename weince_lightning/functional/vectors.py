@@ -52,5 +52,5 @@ class _UnitVectors(torch.autograd.Function):
         if torch.is_grad_enabled():  # for a second derivative both depend on the embeddings
             unit, inverse = _scale(embeddings)
         along = (unit * gradient).sum(dim=-1, keepdim=True)
-        across: Tensor = torch.addcmul(gradient, unit, along, value=-1)
-        return across * inverse
+        across = torch.addcmul(gradient, unit, along, value=-1)
+        return torch.mul(across, inverse)
