@@ -75,7 +75,7 @@ class Candidates(NamedTuple):
         """Count the negatives :math:`K` of each anchor; shape ``(anchors,)``, int64."""
         if self.num_negatives is not None:
             return self.num_negatives
-        most = torch.full_like(self.others[:, 0], self.max_negatives)
+        most = self.others.new_full(self.others.shape[:1], self.max_negatives)
         if self.anchor_ids is None or self.candidate_ids is None:
             return most
         ids = self.candidate_ids.sort().values
@@ -314,7 +314,7 @@ def compare(group: Candidates, out: Tensor | None = None) -> Tensor:
 
     Args:
         group: Anchors and candidates as unit vectors.
-        out: Where to put them, without gradient; None is a new tensor, with gradient.
+        out: Where to put them, without gradient; None is a new tensor, with gradient if enabled.
 
     Returns:
         In ``[-1, 1]`` up to rounding, shape ``(anchors, candidates)``, own negatives last.

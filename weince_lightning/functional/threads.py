@@ -43,11 +43,15 @@ class Scratch:
             shape: Its shape.
             like: Has its type and is on its device.
         """
-        size = math.prod(shape)
         held = self._held.get(name)
-        if held is None or held.numel() < size or held.dtype != like.dtype:
-            held = self._held[name] = like.new_empty(size)
-        return held[:size].view(shape)
+        if held is not None and held.dtype == like.dtype:
+            if held.shape == shape:
+                return held
+            size = math.prod(shape)
+            if held.numel() >= size:
+                return held.view(-1)[:size].view(shape)
+        held = self._held[name] = like.new_empty(shape)
+        return held
 
     def shrink(self) -> None:
         """Let the largest tensors go."""

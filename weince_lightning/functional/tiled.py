@@ -100,12 +100,12 @@ class Tiled:
         key = block.group, block.rows.start
         similarity = self._kept.get(key)
         if similarity is None:
-            like = block.anchors.anchors
-            shape = block.anchors.num_anchors, block.anchors.num_columns
-            out = like.new_empty(shape) if self._keep else scratch.take("similarity", shape, like)
-            similarity = compare(block.anchors, out)
             if self._keep:
-                self._kept[key] = similarity
+                similarity = self._kept[key] = compare(block.anchors)
+            else:
+                like = block.anchors.anchors
+                shape = block.anchors.num_anchors, block.anchors.num_columns
+                similarity = compare(block.anchors, scratch.take("similarity", shape, like))
         return score(block.anchors, similarity)
 
     def losses(
@@ -160,7 +160,7 @@ class _Gradients:
                 ``(features, candidates)``; it is added to.
         """
         anchors, candidates, own = block.anchors.tensors
-        shared = gradient[:, : len(candidates)]
+        shared = gradient if own is None else gradient[:, : len(candidates)]
         of_anchors = torch.mm(shared, candidates, out=self._of_anchors[block.group][block.rows])
         # Transposed, as (features, candidates): that product is a sixth faster on a CPU.
         so_far = of_candidates.get(block.group)
@@ -279,7 +279,9 @@ def _differentiate(
         return differentiate(scores, blend, temperature, scratch, with_gradient, with_temperature)
     if not with_gradient:
         return Derivatives(objective.evaluate(scores, places, temperature))
-    leaves = [scores.similarity.requires_grad_()]
+    # Detached: the thread's memory itself may not ask for a gradient.
+    scores = scores._replace(similarity=scores.similarity.detach().requires_grad_())
+    leaves = [scores.similarity]
     if isinstance(temperature, Tensor):
         temperature = temperature.detach().requires_grad_()
         leaves.append(temperature)
