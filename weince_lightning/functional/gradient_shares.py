@@ -90,20 +90,24 @@ def _counts(scores: Scores, hardest: Sequence[float] | Tensor) -> Tensor:
                 f"anchor, got {tuple(hardest.shape)}."
             )
         return hardest.to(device, torch.int64)
-    num_negatives = scores.num_negatives
-    if num_negatives is None:
-        num_negatives = torch.full((anchors,), scores.max_negatives, device=device)
-    columns = [num_negatives.new_empty(anchors, 0)]
-    for part in hardest:
-        if isinstance(part, bool) or not isinstance(part, (int, float)):
-            raise TypeError(f"hardest must hold numbers, got {part!r}.")
-        if isinstance(part, int):
-            if part < 1:
-                raise ValueError(f"hardest must hold ints of at least 1, got {part}.")
-            columns.append(torch.full_like(num_negatives, part)[:, None])
-        else:
-            if not 0 < part <= 1:
-                raise ValueError(f"hardest must hold floats in (0, 1], got {part}.")
-            wanted = (part * num_negatives.double()).round().to(torch.int64)
-            columns.append(wanted.clamp_min_(1)[:, None])
-    return torch.cat(columns, dim=1)
+    columns = [_count(scores, part).expand(anchors) for part in hardest]
+    if not columns:
+        return torch.empty(anchors, 0, dtype=torch.int64, device=device)
+    return torch.stack(columns, dim=1)
+
+
+def _count(scores: Scores, part: float) -> Tensor:
+    """How many negatives a fraction or a number is, for each anchor or once for all."""
+    if isinstance(part, bool) or not isinstance(part, (int, float)):
+        raise TypeError(f"hardest must hold numbers, got {part!r}.")
+    device = scores.similarity.device
+    if isinstance(part, int):
+        if part < 1:
+            raise ValueError(f"hardest must hold ints of at least 1, got {part}.")
+        return torch.tensor(part, device=device)
+    if not 0 < part <= 1:
+        raise ValueError(f"hardest must hold floats in (0, 1], got {part}.")
+    # On the CPU: not every device has float64, and float32 would round some halves otherwise.
+    numbers = torch.arange(scores.max_negatives + 1, dtype=torch.float64)
+    counts = (part * numbers).round_().clamp_min_(1).to(torch.int64).to(device)
+    return counts[-1] if scores.num_negatives is None else counts[scores.num_negatives]
