@@ -129,12 +129,12 @@ def _draw_tails(axes: Axes, tails: Sequence[AnchorTail]) -> None:
         label = rf"{tail.name}: $\hat\beta$ {tail.beta_hat:.3g}, $\Delta$AIC {tail.delta_aic:.3g}"
         axes.scatter(x, y, s=14, facecolors="white", edgecolors=colour, marker=marker)
         axes.scatter(x[used], y[used], s=14, color=colour, marker=marker, label=label)
-        if np.ptp(x[used]) > 0:
-            along = np.linspace(x[used].min(), x[used].max())
-            weibull = y[used].mean() + tail.beta_hat * (along - x[used].mean())
-            slope, start = np.polyfit(x[used], np.log(-y[used]), 1)
-            axes.plot(along, weibull, color=colour, linewidth=1.2)
-            axes.plot(along, -np.exp(start + slope * along), color=colour, ls=":", linewidth=1.2)
+        if x[used].size and np.ptp(x[used]) > 0:
+            along = np.linspace(x[used].min(), x[used].max()) - x[used].mean()
+            weibull = y[used].mean() + tail.beta_hat * along
+            proxy = -np.exp(_fitted_line(x[used] - x[used].mean(), np.log(-y[used]), along))
+            for line, style in ((weibull, "-"), (proxy, ":")):
+                axes.plot(along + x[used].mean(), line, style, color=colour, linewidth=1.2)
     axes.set_xlabel(r"log shortfall $\log\,\delta_{(r)}$", fontsize=_LABEL_SIZE)
     axes.set_ylabel(r"$\log F_r$", fontsize=_LABEL_SIZE)
     axes.set_title("Weibull line (solid), Gumbel proxy (dotted)", fontsize=_SMALL)
@@ -144,6 +144,13 @@ def _draw_tails(axes: Axes, tails: Sequence[AnchorTail]) -> None:
         axes.set_ylim(1.08 * lowest, -0.5 * lowest)
         axes.set_yticks([tick for tick in axes.get_yticks() if lowest <= tick <= 0])
         axes.legend(fontsize=_SMALL, frameon=False, loc="upper left", handletextpad=0.2)
+
+
+def _fitted_line(centred: Numbers, response: Numbers, along: Numbers) -> Numbers:
+    """The least-squares line of a response on centred numbers, at other places."""
+    slope = centred @ response / (centred @ centred)
+    line: Numbers = response.mean() + slope * along
+    return line
 
 
 def _draw_shares(axes: Axes, picture: TailPicture) -> None:

@@ -106,8 +106,8 @@ class TailMonitor(Callback):
     ) -> None:
         """Keep what the figure shows."""
         if self.figure and batch_idx == dataloader_idx == 0 and not trainer.sanity_checking:
-            is_usable = _tail(outputs) is not None and "projections" in outputs
-            self._validated = (outputs["projections"], outputs["terms"]) if is_usable else None
+            projections = outputs.get("projections", ()) if _tail(outputs) is not None else ()
+            self._validated = (projections, outputs["terms"]) if len(projections) == 2 else None
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw the figure."""

@@ -61,12 +61,11 @@ def read_picture(z0: Tensor, z1: Tensor, terms: Any, loss: Any) -> TailPicture |
     columns = [tail.rho, tail.gate, tail.beta_hat, tail.delta_aic, counts, terms.num_negatives]
     own = torch.stack([column.to(tail.rho) for column in columns], dim=1)
     everyone = gather(torch.cat([own, _shares(groups, tail, loss)], dim=1), sizes).cpu()
-    rho, gate, _, _, num_negatives, expected = everyone[:, :6].T
+    rho, gate, beta_hat, _, num_negatives, expected = everyone[:, :6].T
     usable = (num_negatives > 0) & everyone.isfinite().all(dim=1)
     if not usable.any() or not torch.equal(num_negatives, expected):
         return None
-    ascending = rho.where(usable, torch.inf).argsort(stable=True)[: int(usable.sum())]
-    shown = [int(ascending[round(part * (len(ascending) - 1))]) for part in SHOWN.values()]
+    shown = [_at_quantile(rho, beta_hat, usable, part) for part in SHOWN.values()]
     most = max(row_counts(max(group.max_negatives for group in groups), counts.device))
     # A gate that is a number goes with the tails of the default gate.
     size = getattr(loss.gate, "tail_fraction", 0.1), getattr(loss.gate, "min_tail_points", 32)
@@ -91,6 +90,16 @@ def read_picture(z0: Tensor, z1: Tensor, terms: Any, loss: Any) -> TailPicture |
         softmax,
         weince,
     )
+
+
+def _at_quantile(rho: Tensor, beta_hat: Tensor, usable: Tensor, quantile: float) -> int:
+    """The place of the usable anchor at a quantile of the hardness."""
+    ascending = rho[usable].sort().values
+    distance = (rho - ascending[round(quantile * (len(ascending) - 1))]).abs()
+    # Two anchors that are each other's hardest negative have one hardness, up to rounding. Which of
+    # them is shown must not depend on the order of the anchors, so not on the processes either.
+    is_there = usable & (distance <= 4 * torch.finfo(rho.dtype).eps)
+    return int(beta_hat.where(is_there, torch.inf).argmin())
 
 
 def _groups(z0: Tensor, z1: Tensor, loss: Any) -> list[Candidates]:
