@@ -570,7 +570,7 @@ class Ranks:
             start_new_session=True,
         )
         try:
-            output, _ = process.communicate(timeout=120)
+            output, _ = process.communicate(timeout=300)
         except subprocess.TimeoutExpired:
             # The second process is a child of the first, and would wait for it for half an hour.
             os.killpg(process.pid, signal.SIGKILL)
