@@ -28,7 +28,7 @@ r"""Which anchors' tails are shown, by the quantile of their hardness :math:`\rh
 and easiest ones say little about the others."""
 _BLOCK = 2**22
 """Similarities at once."""
-_SETTINGS = ("layout", "gather_distributed", "queue", "memory_bank_size", "temperature", "gate")
+_SETTINGS = ("layout", "gather_distributed", "queue", "temperature", "gate")
 
 
 def is_readable(loss: object) -> bool:
@@ -109,8 +109,10 @@ def _groups(z0: Tensor, z1: Tensor, loss: Any) -> list[Candidates]:
         sizes = row_counts(len(z0), z0.device)
         rows = slice(sum(sizes[: rank()]), sum(sizes[: rank() + 1]))
         z0, z1 = gather(torch.stack([z0, z1], dim=1), sizes).unbind(dim=1)
-    keys = None if loss.queue is None else loss.queue.read(z1)
-    if keys is not None and loss.memory_bank_size:
+    if loss.queue is None:
+        return build_candidates(z0, z1, loss.layout, rows=rows)
+    keys = loss.queue.read(z1)
+    if loss.queue.argument == "memory_bank_size":
         return build_bank_candidates(z0, z1, keys, rows=rows)
     return build_candidates(z0, z1, loss.layout, rows=rows, queue=keys)
 
