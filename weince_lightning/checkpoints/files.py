@@ -4,6 +4,7 @@ import os
 import pickle
 import re
 import secrets
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -18,10 +19,11 @@ from torch import Tensor
 _REFUSED_CLASS = re.compile(r"GLOBAL (\S+) was not an allowed global")
 _KEYWORDS = ("best", "last", "hpc", "registry")
 
-# What reading a damaged pickle has been seen to raise: its bytes are instructions, so nearly any.
-_PICKLE_ERRORS = (
+# What reading damaged bytes has been seen to raise: those of a pickle are instructions.
+_DAMAGE = (
     pickle.UnpicklingError,
     ArithmeticError,
+    AssertionError,
     AttributeError,
     EOFError,
     LookupError,
@@ -29,6 +31,9 @@ _PICKLE_ERRORS = (
     RuntimeError,
     TypeError,
     ValueError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
 )
 
 
@@ -67,7 +72,7 @@ def read_checkpoint(path: str | Path) -> Any:
     is_zip = _check_bytes(path)
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
-    except _PICKLE_ERRORS as error:
+    except _DAMAGE as error:
         if refused := _REFUSED_CLASS.search(str(error)):
             raise CheckpointError(
                 f"{_named(path)} holds an object of the class {refused[1]}, which could run code "
@@ -168,7 +173,7 @@ def _check_archive(file: BinaryIO, path: Path) -> None:
             # torch.serialization.set_crc32_options(False) saves without them.
             has_checksums = any(member.CRC for member in archive.infolist())
             damaged = archive.testzip() if has_checksums else None
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, zlib.error) as error:
+    except _DAMAGE as error:
         raise CheckpointError(
             f"{_named(path)} is cut off or damaged: its table of contents can not be read. {_MEND}"
         ) from error
