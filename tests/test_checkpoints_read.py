@@ -49,7 +49,6 @@ def assert_same_features(encoder, expected, **images):
 
 
 WRAPPERS = {
-    "bare": lambda state: state,
     "model": lambda state: {"model": state, "epoch": 3},
     "state_dict": lambda state: {"state_dict": state},
     "processes": lambda state: {f"module.{name}": value for name, value in state.items()},
@@ -58,18 +57,30 @@ WRAPPERS = {
 }
 
 
-@pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_the_authors_file_gives_their_encoder_and_projector(tmp_path, wrapper):
-    model = AuthorsSimCLR(resnet())
-    torch.save(WRAPPERS[wrapper](model.state_dict()), tmp_path / "checkpoint_100.tar")
-    assert_same_features(load_encoder(tmp_path / "checkpoint_100.tar"), model.encoder)
+@pytest.fixture(scope="module")
+def authors():
+    return AuthorsSimCLR(resnet())
+
+
+def test_the_authors_file_gives_their_encoder_and_projector(tmp_path, authors):
+    torch.save(authors.state_dict(), tmp_path / "checkpoint_100.tar")
+    assert_same_features(load_encoder(tmp_path / "checkpoint_100.tar"), authors.encoder)
     read = read_encoder(tmp_path / "checkpoint_100.tar")
     head = projection_head(512, 64)
     head.load_state_dict(read.projection_head)
     inputs = torch.ones(1, 512)
-    assert torch.equal(head(inputs), model.projector(inputs))
+    assert torch.equal(head(inputs), authors.projector(inputs))
     assert read.layout == "authors"
     assert read.left_out == []
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_weights_are_found_in_what_programs_wrap_around_them(tmp_path, authors, wrapper):
+    torch.save(WRAPPERS[wrapper](authors.state_dict()), tmp_path / "wrapped.pt")
+    read = read_encoder(tmp_path / "wrapped.pt").encoder
+    expected = authors.encoder.state_dict()
+    assert read.keys() == expected.keys()
+    assert all(torch.equal(read[name], expected[name]) for name in expected)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +96,7 @@ def test_the_stride_of_a_resnet50_for_small_images_must_be_given(tmp_path, v1_re
     assert_same_features(load_encoder(tmp_path / "resnet50.tar", v1_stride=True), v1_resnet50)
 
 
-@pytest.mark.parametrize("stem", ["torchvision", "small", "small without max-pool"])
+@pytest.mark.parametrize("stem", ["torchvision", "small without max-pool"])
 def test_lightlys_simclr_gives_its_encoder_and_head(tmp_path, stem):
     network = torchvision.models.resnet18() if stem == "torchvision" else resnet()
     if stem == "small without max-pool":
@@ -112,9 +123,7 @@ def test_weights_of_torchvisions_resnet50_load_without_an_argument(tmp_path):
     assert_same_features(load_encoder(tmp_path / "resnet50.pth"), network)
 
 
-@pytest.mark.parametrize(
-    ("name", "size"), [("vit_tiny_patch16_224", 224), ("resnet26", 32), ("convnext_atto", 32)]
-)
+@pytest.mark.parametrize(("name", "size"), [("vit_tiny_patch16_224", 224), ("convnext_atto", 32)])
 def test_weights_of_timms_models_load_by_name(tmp_path, name, size):
     network = scramble(timm.create_model(name, num_classes=7))
     torch.save(network.state_dict(), tmp_path / "timm.pth")
@@ -125,12 +134,11 @@ def test_weights_of_timms_models_load_by_name(tmp_path, name, size):
     assert_same_features(encoder, network, size=size)
 
 
-@pytest.mark.parametrize("in_channels", [1, 3])
-def test_a_vision_transformer_is_known_by_its_shapes(tmp_path, in_channels):
-    encoder = build_encoder("vit_small", in_channels, image_size=28)
+def test_a_vision_transformer_is_known_by_its_shapes(tmp_path):
+    encoder = build_encoder("vit_small", in_channels=1, image_size=28)
     save_file(encoder.state_dict(), tmp_path / "vit.safetensors")
     read = load_encoder(tmp_path / "vit.safetensors")
-    assert_same_features(read, encoder, size=28, in_channels=in_channels)
+    assert_same_features(read, encoder, size=28, in_channels=1)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +175,7 @@ def test_a_module_takes_the_weights_of_a_backbone_of_its_class(tmp_path):
 
     module = ContrastiveModule(backbone(), in_channels=1, image_size=16)
     path = save_with_trainer(module, tmp_path / "foreign.ckpt")
-    with pytest.raises(ValueError, match="backbone must be given for .*foreign.ckpt"):
+    with pytest.raises(ValueError, match=r"backbone must be given for .*foreign\.ckpt"):
         load_encoder(path)
     encoder = load_encoder(path, backbone=backbone())
     assert_same_features(encoder, module.backbone, size=16, in_channels=1)
@@ -184,7 +192,6 @@ def test_a_file_without_an_encoder_is_refused(tmp_path, content):
     torch.save(content, tmp_path / "other.pt")
     with pytest.raises(ValueError, match=r"other\.pt"):
         load_encoder(tmp_path / "other.pt")
-
 
 
 DAMAGES = {
@@ -290,10 +297,15 @@ def test_what_lies_elsewhere_is_not_checked(given):
     check_checkpoint(given)
 
 
+def write_half(path):
+    with whole_file(path) as file:
+        file.write(b"aft")
+        raise OSError("disk full")
+
+
 def test_a_failed_write_leaves_the_file_before_and_nothing_else(tmp_path):
     (tmp_path / "weights.pt").write_bytes(b"before")
-    with pytest.raises(RuntimeError, match="disk"), whole_file(tmp_path / "weights.pt") as file:
-        file.write(b"aft")
-        raise RuntimeError("disk full")
+    with pytest.raises(OSError, match="disk full"):
+        write_half(tmp_path / "weights.pt")
     assert (tmp_path / "weights.pt").read_bytes() == b"before"
     assert len(list(tmp_path.iterdir())) == 1
