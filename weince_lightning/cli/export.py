@@ -131,8 +131,8 @@ def _model(weights: EncoderWeights, encoder: nn.Module | None) -> tuple[str, lis
     """Say whose names the weights have, and with which lines the model for them is built."""
     if encoder is None:
         return (
-            "The weights keep their own names, as weince builds no such encoder by name. They load "
-            "into the module\nthat was trained:",
+            "The weights keep their own names: the file names no encoder that weince builds. They "
+            "load into the module\nthat was trained:",
             ["import torch", "model = ...  # your encoder"],
         )
     backbone = str(weights.arguments["backbone"])
