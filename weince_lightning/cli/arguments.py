@@ -22,6 +22,7 @@ Commands:
   test      loss and kNN on the test images
   predict   write the features and labels of the test images to an .npz file
   (validate, test and predict: -c CONFIG --ckpt_path CHECKPOINT, as `fit` prints them)
+  export    write the encoder of a checkpoint under torchvision's or timm's names
 
 Configurations are layers: each -c changes what it names, later ones win, options come last.
   weince fit -c base -c data/cifar100 -c loss/weince --trainer.max_epochs 10
@@ -35,7 +36,7 @@ More:
 """
 
 
-COMMANDS = ("fit", "validate", "test", "predict")
+COMMANDS = ("fit", "validate", "test", "predict", "export")
 
 
 class UsageError(Exception):
@@ -97,6 +98,8 @@ def complete_arguments(arguments: Sequence[str]) -> list[str]:
             f"the command must be one of {', '.join(COMMANDS)}, got {command!r}.{hint} "
             "See weince --help."
         )
+    if command == "export":  # it has no configuration
+        return [*arguments]
     remaining = iter(arguments[1:])
     for argument in remaining:
         flag, equals, value = argument.partition("=")

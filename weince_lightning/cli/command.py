@@ -11,6 +11,8 @@ import torch
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
+from weince_lightning.checkpoints import check_checkpoint
+from weince_lightning.checkpoints.saving import save_atomically
 from weince_lightning.cli.interrupt import InterruptCheckpoint
 from weince_lightning.cli.parser import ConciseParser
 from weince_lightning.cli.report import evaluation_report, fit_report, interruption_report, say
@@ -66,12 +68,14 @@ class WeinceCLI(LightningCLI):
         self.config = parser.parse_args(self._arguments)
 
     def _parse_ckpt_path(self) -> None:
-        """Leave the configuration as given.
+        """Refuse a damaged checkpoint at once, and leave the configuration as given.
 
         The parent merges the checkpoint's hyperparameters over it, so that what the user typed is
         silently lost. Here the configuration decides, and loading is strict: weights of another
         model are refused.
         """
+        arguments = self.config[self.config.subcommand]
+        check_checkpoint(arguments.ckpt_path, arguments.weights_only)
 
     def before_instantiate_classes(self) -> None:
         """Keep all but fit from starting a log of their own, and predict to one process."""
@@ -97,6 +101,7 @@ class WeinceCLI(LightningCLI):
         if getattr(self.datamodule, "dataset", None) == "digits":
             # Half a second of work per epoch: processes to share it would cost more.
             warnings.filterwarnings("ignore", message=".*does not have many workers")
+        save_atomically(self.trainer)
         for logger in self.trainer.loggers:
             # A logger takes the next free version when first asked: asked now, before any of them
             # makes its folder, all that share a folder agree.
