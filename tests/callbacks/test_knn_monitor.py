@@ -8,7 +8,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from weince_lightning.callbacks import KNNMonitor
-from weince_lightning.callbacks.knn_monitor import extract_features
+from weince_lightning.functional.features import extract_features
 from weince_lightning.functional.neighbours import neighbour_scores
 
 NAMES = {f"knn/top1_k{k}" for k in (1, 5, 20, 50)} | {"knn/top1"}
