@@ -301,7 +301,7 @@ def _merge(block: _Block, similarity: Tensor, order: Tensor) -> _Block:
         order: The bank row of each column.
     """
     num_queries, k = block.similarity.shape
-    groups = similarity.view(num_queries, -1, _GROUP)
+    groups = similarity.view(num_queries, similarity.shape[1] // _GROUP, _GROUP)
     largest = groups.amax(2)
     # What only equals the k-th found so far comes later, and is farther.
     last = block.similarity[:, -1:]
