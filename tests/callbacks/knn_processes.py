@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from conftest import Data, Images, Module
+from callbacks.conftest import Data, Images, Module
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy

@@ -27,7 +27,7 @@ LOADERS = (
 def folder(tmp_path_factory):
     """What the processes leave behind; all end if they take too long, as in a deadlock."""
     folder = tmp_path_factory.mktemp("knn")
-    paths = os.pathsep.join([str(HERE.parents[1]), str(HERE)])
+    paths = os.pathsep.join([str(HERE.parents[1]), str(HERE.parent)])
     process = subprocess.Popen(
         [sys.executable, str(HERE / "knn_processes.py"), str(folder)],
         env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},

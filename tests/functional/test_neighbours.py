@@ -239,6 +239,14 @@ def test_half_precision_is_compared_in_float32(features):
     assert torch.equal(nearest.indices, wanted.indices)
 
 
+def test_autocast_does_not_change_the_neighbours(features):
+    queries, _, bank, _ = (tensor.float() for tensor in features)
+    wanted = nearest_neighbours(queries, bank, 5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        nearest = nearest_neighbours(queries, bank, 5)
+    assert torch.equal(nearest.similarity, wanted.similarity)
+
+
 def test_length_of_the_features_does_not_matter(features):
     queries, _, bank, _ = features
     wanted = nearest_neighbours(queries, bank, 10).indices

@@ -50,8 +50,8 @@ def extract_features(
 
     Modes, BatchNorm statistics and gradients of the model are left as they were. Every sample
     counts once: of a ``DataLoader`` that shuffles, drops the last batch or has a sampler for
-    several processes, only the batch size matters, and its data set is read in order. Other
-    samplers are followed; they must not be random.
+    several processes, only the batch size matters, and its data set is read in order. What else
+    decides about the batches is followed, and must give the same each time.
 
     Args:
         model: Maps images to features, shape ``(B, features)``.

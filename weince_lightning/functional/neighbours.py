@@ -91,10 +91,11 @@ def nearest_neighbours(queries: Tensor, bank: Tensor, k: int) -> Neighbours:
         for rows in torch.split(_unit(queries.to(dtype)), _QUERY_CHUNK)
     ]
     threads = count_threads(queries.device)
-    for start in range(0, len(bank), _BANK_CHUNK):
-        rows = bank[start : start + _BANK_CHUNK].to(queries.device, dtype)
-        chunk = _BankChunk.of(_unit(rows), start)
-        blocks = list(chain.from_iterable(share(partial(_search, chunk), blocks, threads)))
+    with torch.autocast(queries.device.type, enabled=False):
+        for start in range(0, len(bank), _BANK_CHUNK):
+            rows = bank[start : start + _BANK_CHUNK].to(queries.device, dtype)
+            chunk = _BankChunk.of(_unit(rows), start)
+            blocks = list(chain.from_iterable(share(partial(_search, chunk), blocks, threads)))
     return Neighbours(
         torch.cat([block.similarity for block in blocks]),
         torch.cat([block.indices for block in blocks]),
@@ -195,7 +196,9 @@ def neighbour_scores(
     right = weighted_vote(nearest.similarity, labels, k, temperature) == wanted
     hit = labels == wanted[:, None]
     found = torch.stack([hit[:, :size].any(dim=1) for size in recall_at])
-    return NeighbourScores(right.sum(dim=1) / num_queries, found.sum(dim=1) / num_queries)
+    return NeighbourScores(
+        right.sum(dim=1).float() / num_queries, found.sum(dim=1).float() / num_queries
+    )
 
 
 def _usable(name: str, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, int]:
