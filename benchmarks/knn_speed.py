@@ -112,6 +112,7 @@ def main() -> None:
     arguments = parse_arguments(parser, quick)
     torch.set_num_threads(arguments.threads)
     rows = measure(arguments)
+    arguments.openblas_coretype = os.environ.get("OPENBLAS_CORETYPE")
     path = write_report(arguments, rows)
     print(
         f"{arguments.queries} queries, bank of {arguments.bank}, D = {arguments.features}, the "
