@@ -281,7 +281,9 @@ def collapse_warnings(caught):
 @pytest.mark.parametrize("part", ["features", "projections"])
 def test_collapse_is_warned_of_once(part, make_trainer, module, make_data):
     collapsed = module()
-    layer = collapsed.backbone[1] if part == "features" else list(collapsed.projection_head.modules())[-1]
+    layer = collapsed.backbone[1]
+    if part == "projections":
+        layer = list(collapsed.projection_head.modules())[-1]
     nn.init.zeros_(layer.weight)
     if part == "features":
         nn.init.ones_(layer.bias)
