@@ -4,6 +4,7 @@ python monitor_processes.py FOLDER: run every case with ``strategy="ddp"`` and s
 ends up with.
 """
 
+import os
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -96,7 +97,7 @@ def resume(path: Path) -> dict[str, Any]:
             LIGHTNING, 2, callbacks=watchers, max_epochs=1, use_distributed_sampler=False
         )
         # Equal batches: after a resume Lightning begins with the first one again.
-        images = 4 * pairs(8, seed=trainer.global_rank)
+        images = 4 * pairs(8, seed=int(os.environ.get("LOCAL_RANK", "0")))
         trainer.fit(Descent(), DataLoader(images, batch_size=8), ckpt_path=ckpt_path)
         found[name] = {key: value for key, value in metrics(trainer).items() if "_top" in key}
         found[f"{name} steps"] = trainer.global_step

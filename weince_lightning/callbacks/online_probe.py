@@ -110,8 +110,8 @@ class OnlineLinearProbe(Callback):
             self._classifier = self._build(features.shape[1], features.device)
         with torch.autocast(features.device.type, enabled=False):
             scores = self._classifier.score(features)
-            own = count_right(scores.detach(), labels, self._top_k)
-            counts = trainer.strategy.reduce(own, reduce_op="sum")
+            counts = count_right(scores.detach(), labels, self._top_k)
+            counts = trainer.strategy.reduce(counts, reduce_op="sum")
             self._train_accuracy.update(counts)
             self._classifier.learn(scores, labels, counts[-1], trainer.strategy)
 
