@@ -193,7 +193,6 @@ def test_of_a_large_split_evenly_spread_batches_count(make_trainer, module, make
 
 def stored_rows():
     """Rows of all living tensors that hold two views of features."""
-    gc.collect()
     tensors = [each for each in gc.get_objects() if type(each) is torch.Tensor]
     return sum(len(each) for each in tensors if each.shape[1:] == (2, NUM_FEATURES))
 
@@ -323,6 +322,17 @@ def test_a_module_that_returns_no_projections_is_refused_before_training(
     with pytest.raises(TypeError, match=message):
         trainer.fit(make_module(), make_data())
     assert trainer.global_step == 0
+
+
+@pytest.mark.parametrize("step", [lambda batch: None, lambda batch: {"projections": batch[0]}])
+def test_other_outputs_than_pairs_are_refused(step, make_trainer, module, make_data):
+    class Other(ContrastiveModule):
+        def validation_step(self, batch, batch_idx):
+            return step(batch)
+
+    trainer = make_trainer(callbacks=[GeometryMonitor()])
+    with pytest.raises(TypeError, match=r"must return.*for GeometryMonitor, got (None|\['proj)"):
+        trainer.validate(module(kind=Other), make_data(), verbose=False)
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "64-true"])

@@ -1,5 +1,6 @@
 """OnlineLinearProbe in real runs."""
 
+import copy
 import math
 import warnings
 
@@ -246,6 +247,29 @@ def test_an_interrupted_validation_does_not_count_in_the_next(
         trainer = make_trainer(callbacks=[each])
         trainer.validate(module, seven_classes, verbose=False)
         found.append(trainer.callback_metrics["probe/val_top1"])
+    assert 0 < found[0] == found[1] < 1
+
+
+def test_an_interrupted_epoch_does_not_count_in_the_next_training(
+    make_trainer, make_module, seven_classes
+):
+    class Interrupt(Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            raise RuntimeError("interrupted")
+
+    probe = OnlineLinearProbe(7)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        make_trainer(callbacks=[probe, Interrupt()]).fit(make_module(), seven_classes)
+    fresh = OnlineLinearProbe(7)
+    state = copy.deepcopy(probe.state_dict())
+    state["train_accuracy"]["counts"].zero_()
+    fresh.load_state_dict(state)
+    found = []
+    for each in (probe, fresh):
+        torch.manual_seed(0)
+        trainer = make_trainer(callbacks=[each])
+        trainer.fit(make_module(), seven_classes)
+        found.append(trainer.callback_metrics["probe/train_top1"])
     assert 0 < found[0] == found[1] < 1
 
 

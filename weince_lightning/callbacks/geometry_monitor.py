@@ -1,6 +1,6 @@
 """How embeddings lie on the unit sphere, and whether they collapse."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast, get_args
 
 import torch
@@ -190,14 +190,14 @@ def _split_metrics(split: Pairs) -> dict[str, Tensor]:
 
 def _read_pairs(outputs: Any) -> Pairs:
     """The features and projections of a step's two views, side by side."""
-    if not isinstance(outputs, Mapping) or not {"features", "projections"} <= outputs.keys():
-        found = sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
-        raise TypeError(
-            "validation_step and test_step must return a dict with features and projections (each "
-            f"a pair, one tensor per view) for GeometryMonitor, got {found}."
-        )
-    return Pairs(
-        *(torch.stack(list(outputs[name]), dim=1).detach() for name in ("features", "projections"))
+    if isinstance(outputs, Mapping):
+        both: list[Any] = [outputs.get(name) for name in Pairs._fields]
+        if all(isinstance(views, Sequence) and len(views) == 2 for views in both):
+            return Pairs(*(torch.stack(list(views), dim=1).detach() for views in both))
+    found = sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
+    raise TypeError(
+        "validation_step and test_step must return a dict with features and projections (each a "
+        f"pair, one tensor per view) for GeometryMonitor, got {found}."
     )
 
 

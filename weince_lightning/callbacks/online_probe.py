@@ -81,6 +81,10 @@ class OnlineLinearProbe(Callback):
         self._loaded = state_dict
         self._classifier = None
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Begin to count; a checkpoint's counts come later."""
+        self._train_accuracy.reset()
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Go on from a checkpoint."""
         self._restore(pl_module.device)
