@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 Numbers = NDArray[np.floating[Any]]
@@ -114,6 +115,10 @@ def _draw_gates(axes: Axes, picture: TailPicture) -> None:
     )  # fmt: skip
     if picture.rho.max() > 10 * picture.rho.min():
         axes.set_xscale("log")
+        # Most batches span little more than a decade, where the default writes every number.
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:.3g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_ylim(-0.04, 1.04)
     axes.set_xlabel(r"hardness $\rho$ (hard at the left)", fontsize=_LABEL_SIZE)
     axes.set_ylabel(r"gate $\lambda$", fontsize=_LABEL_SIZE)
