@@ -8,9 +8,16 @@ from typing import Any
 
 import numpy as np
 import torch
+import yaml
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
+from weince_lightning.cli.arguments import checkpoint_argument
+from weince_lightning.cli.checkpoint_config import (
+    read_checkpoint_config,
+    report_overrides,
+    with_checkpoint_config,
+)
 from weince_lightning.cli.interrupt import InterruptCheckpoint
 from weince_lightning.cli.parser import ConciseParser
 from weince_lightning.cli.report import evaluation_report, fit_report, interruption_report, say
@@ -62,15 +69,25 @@ class WeinceCLI(LightningCLI):
             parser.link_arguments(f"data.{name}", f"model.init_args.{name}", apply_on="instantiate")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
-        """Read the arguments; the parent warns of a process that has arguments of its own."""
-        self.config = parser.parse_args(self._arguments)
+        """Read the arguments, over the settings in the checkpoint that they name.
+
+        The parent would also warn of a process that has arguments of its own.
+        """
+        saved = read_checkpoint_config(self._arguments)
+        if checkpoint_argument(self._arguments) is None:
+            self.config = parser.parse_args(self._arguments)
+            return
+        self.config = parser.parse_args(with_checkpoint_config(self._arguments, saved))
+        if saved is not None:
+            final = yaml.safe_load(parser.dump(self.config, skip_none=False))
+            report_overrides(saved, final[self.config.subcommand])
 
     def _parse_ckpt_path(self) -> None:
-        """Leave the configuration as given.
+        """Leave the configuration as it is.
 
         The parent merges the checkpoint's hyperparameters over it, so that what the user typed is
-        silently lost. Here the configuration decides, and loading is strict: weights of another
-        model are refused.
+        silently lost. Here they lie under it, and loading is strict: weights of another model are
+        refused.
         """
 
     def before_instantiate_classes(self) -> None:
