@@ -1,9 +1,9 @@
 """The settings in a checkpoint, as the configuration under all others, and what overrides them."""
 
 import pickle
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,7 +48,7 @@ def read_checkpoint_config(arguments: Sequence[str]) -> CheckpointConfig | None:
         checkpoint = {}
     names = checkpoint.get(CHECKPOINT_KEY) or {}
     if "config" in names:
-        return _config(yaml.safe_load(names["config"]), path)
+        return _config(names["config"], path)
     hparams = checkpoint.get("hyper_parameters", {})
     beside = _file_beside(Path(path))
     if beside is not None and ("_instantiator" in hparams or not hparams):
@@ -69,35 +69,28 @@ def read_checkpoint_config(arguments: Sequence[str]) -> CheckpointConfig | None:
     return _config(settings, path) if settings else None
 
 
-def with_checkpoint_config(
-    arguments: Sequence[str], config: CheckpointConfig | None
-) -> list[str]:
+def with_checkpoint_config(arguments: Sequence[str], config: CheckpointConfig | None) -> list[str]:
     """Put the checkpoint's settings under the layers and options of the command line.
 
     Raises:
         UsageError: If neither the checkpoint nor the command line says what must be known.
     """
     command, *rest = arguments
-    if config is None or not {"model", "data"} <= config.settings.keys():
-        known = {} if config is None else config.settings
-        missing = " and ".join(key for key in ("model", "data") if key not in known)
-        if any(argument.split("=")[0] in ("-c", "-h", "--help") for argument in rest):
-            missing = ""
-        elif all(_is_given(rest, key) for key in missing.split(" and ")):
-            missing = ""
-        if missing:
-            raise UsageError(
-                f"--ckpt_path must hold the settings of the {missing}, got a checkpoint without: "
-                "give -c CONFIG."
-            )
+    given = _given_keys(rest)
+    known = {} if config is None else config.settings
+    unknown = [key for key in ("model", "data") if key not in known and not _is_set(key, given)]
+    if unknown and not {"-h", "--help"} & {*rest}:
+        raise UsageError(
+            f"--ckpt_path must hold the settings of the {' and the '.join(unknown)}, got "
+            f"{checkpoint_argument(rest)!r} without: give -c CONFIG."
+        )
     if config is None:
         return [*arguments]
-    for name, class_name in config.built_in_python.items():
-        key = name.split(".")[0]
-        if not _is_given(rest, name) and not _is_given(rest, key, exactly=True):
+    for key, class_name in config.built_in_python.items():
+        if not _is_set(key, given):
             raise UsageError(
-                f"--{name} must be given: the checkpoint was written with {class_name}, built in "
-                "Python, which can not be rebuilt from it. Give its class path, or a function's."
+                f"--{key} must be given, by a class path: the checkpoint was written with "
+                f"{class_name}, built in Python, which can not be rebuilt from it."
             )
     _tell(f"weince: using the settings in {config.source}.")
     return [command, "-c", yaml.safe_dump(config.settings, sort_keys=False), *rest]
@@ -129,26 +122,25 @@ def _file_beside(checkpoint: Path) -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
-def _is_given(arguments: Sequence[str], name: str, exactly: bool = False) -> bool:
-    """Whether options or layers set a key such as ``model.loss``, or something below it."""
-    key, _, argument = name.partition(".")
-    pattern = rf"--{key}" + (rf"\.(init_args\.)?{argument}" if argument else "")
-    pattern += r"(\.class_path)?(=|$)" if exactly else r"\b"
-    if any(re.match(pattern, each) for each in arguments):
-        return True
-    layers = [
-        value for flag, value in zip(arguments, arguments[1:], strict=False) if flag == "-c"
-    ]
-    return any(_sets(layer, key, argument, exactly) for layer in layers)
+def _given_keys(arguments: Sequence[str]) -> set[str]:
+    """List what options and layers set, such as ``model.loss.temperature``."""
+    keys = {argument.partition("=")[0][2:] for argument in arguments if argument[:2] == "--"}
+    for flag, layer in pairwise(arguments):
+        if flag == "-c":
+            is_file = "\n" not in layer and Path(layer).is_file()
+            content = Path(layer).read_text(encoding="utf-8") if is_file else layer
+            keys.update(_keys(yaml.safe_load(content)))
+    return {key.replace(".init_args", "") for key in keys}
 
 
-def _sets(layer: str, key: str, argument: str, exactly: bool) -> bool:
-    is_file = "\n" not in layer and Path(layer).is_file()
-    content = yaml.safe_load(Path(layer).read_text(encoding="utf-8") if is_file else layer)
-    part = content.get(key) if isinstance(content, dict) else None
-    if exactly or not argument:
-        return isinstance(part, str) or (part is not None and not exactly)
-    return isinstance(part, dict) and argument in {**part, **(part.get("init_args") or {})}
+def _keys(content: Any) -> Iterator[str]:
+    for name, part in content.items() if isinstance(content, dict) else ():
+        yield name
+        yield from (f"{name}.{key}" for key in _keys(part))
+
+
+def _is_set(key: str, given: set[str]) -> bool:
+    return any(each == key or each.startswith(f"{key}.") for each in given)
 
 
 def _differences(was: Any, now: Any, key: str) -> Iterator[tuple[str, Any, Any]]:

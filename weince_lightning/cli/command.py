@@ -22,6 +22,7 @@ from weince_lightning.cli.interrupt import InterruptCheckpoint
 from weince_lightning.cli.parser import ConciseParser
 from weince_lightning.cli.report import evaluation_report, fit_report, interruption_report, say
 from weince_lightning.cli.run_files import SaveRunConfig, shown
+from weince_lightning.module.mismatch import CheckpointMismatchError
 
 _NOISE = ("💡", "TPU available", "HPU available", "Loading `train_dataloader`")
 
@@ -79,7 +80,7 @@ class WeinceCLI(LightningCLI):
             return
         self.config = parser.parse_args(with_checkpoint_config(self._arguments, saved))
         if saved is not None:
-            final = yaml.safe_load(parser.dump(self.config, skip_none=False))
+            final = yaml.safe_load(parser.dump(self.config, "yaml", False))
             report_overrides(saved, final[self.config.subcommand])
 
     def _parse_ckpt_path(self) -> None:
@@ -123,7 +124,8 @@ class WeinceCLI(LightningCLI):
         """Train, then report."""
         try:
             self.trainer.fit(**arguments)
-        except (Exception, SystemExit):
+        except (Exception, SystemExit) as error:
+            _refuse_mismatch(error)
             if not self._interrupt.requested:
                 raise
             if self.trainer.is_global_zero:
@@ -143,7 +145,11 @@ class WeinceCLI(LightningCLI):
     def predict(self, **arguments: Any) -> None:
         """Write features and labels beside the checkpoint, or into the working folder."""
         arguments["return_predictions"] = True
-        batches = self.trainer.predict(**arguments) or []
+        try:
+            batches = self.trainer.predict(**arguments) or []
+        except RuntimeError as error:
+            _refuse_mismatch(error)
+            raise
         if not batches or not all(
             isinstance(batch, tuple) and len(batch) == 2 for batch in batches
         ):
@@ -159,9 +165,20 @@ class WeinceCLI(LightningCLI):
 
     def _evaluate(self, subcommand: str, arguments: dict[str, Any]) -> None:
         # Lightning's table and ours would say the same.
-        getattr(self.trainer, subcommand)(**{**arguments, "verbose": False})
+        try:
+            getattr(self.trainer, subcommand)(**{**arguments, "verbose": False})
+        except RuntimeError as error:
+            _refuse_mismatch(error)
+            raise
         if self.trainer.is_global_zero and arguments["verbose"]:
             say(evaluation_report(self.trainer, arguments["ckpt_path"]))
+
+
+def _refuse_mismatch(error: BaseException) -> None:
+    """End with one line where a checkpoint does not fit the model."""
+    text = str(error)
+    if isinstance(error, CheckpointMismatchError) or text.startswith("Error(s) in loading state_"):
+        raise SystemExit(f"weince: error: {' '.join(text.split())}") from None
 
 
 def _refusal(error: BaseException) -> BaseException:

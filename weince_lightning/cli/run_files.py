@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import yaml
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import SaveConfigCallback
@@ -79,6 +80,6 @@ class SaveRunConfig(SaveConfigCallback):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Put the configuration into the checkpoint, as the text of the file."""
-        text = self.parser.dump(self.config, "yaml", False)
-        checkpoint.setdefault(CHECKPOINT_KEY, {})["config"] = text
+        """Put the configuration into the checkpoint."""
+        config = yaml.safe_load(self.parser.dump(self.config, "yaml", False))
+        checkpoint.setdefault(CHECKPOINT_KEY, {})["config"] = config

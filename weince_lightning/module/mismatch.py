@@ -9,7 +9,7 @@ from weince_lightning.losses.descriptions import flatten
 
 _QUEUE = ".queue."
 _OF_THE_NETWORK = ("backbone", "backbone_options", "in_channels", "image_size", "projection_dim")
-_STATEFUL_PARTS = ("queue_size", "memory_bank_size", "link", "top_m_terms", "is_parameter")
+_OF_THE_LOSS = ("queue_size", "memory_bank_size", "link", "top_m_terms")
 
 
 class CheckpointMismatchError(RuntimeError):
@@ -100,8 +100,11 @@ def _different_settings(
             name: value
             for setting, description in settings.items()
             for name, value in flatten(description, setting).items()
-            if (False in in_loss and setting in _OF_THE_NETWORK)
-            or (True in in_loss and setting == "loss" and _is_stateful(name))
+            if value != "[]"
+            and (
+                (False in in_loss and setting in _OF_THE_NETWORK)
+                or (True in in_loss and setting == "loss" and _shapes_the_loss(name))
+            )
         }
         for settings in (saved, own)
     )
@@ -112,5 +115,7 @@ def _different_settings(
     ]
 
 
-def _is_stateful(name: str) -> bool:
-    return name == "loss" or any(part in _STATEFUL_PARTS for part in name.split("/")[1:2])
+def _shapes_the_loss(name: str) -> bool:
+    """Whether a setting decides what state there is: its class, its keys, its links and terms."""
+    parts = name.split("/")
+    return name == "loss" or (parts[1] in _OF_THE_LOSS and len(parts) < 4)

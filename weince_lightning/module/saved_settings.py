@@ -3,6 +3,7 @@
 import inspect
 import sys
 from collections.abc import Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any, cast
@@ -32,6 +33,7 @@ CHECKPOINT_KEY = "weince_lightning"
 
 _PACKAGE = "weince_lightning."
 _OF_THE_COMMAND_LINE = ("_instantiator", "_class_path")
+_in_file: ContextVar[Mapping[str, Any] | None] = ContextVar("_in_file", default=None)
 
 
 class RebuildableModule(LightningModule):
@@ -96,7 +98,8 @@ class RebuildableModule(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Remember what was saved, for errors."""
-        self._saved_settings = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY)
+        # Lightning has put the arguments of load_from_checkpoint over those in the checkpoint.
+        self._saved_settings = _in_file.get() or checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY)
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
@@ -161,9 +164,13 @@ class RebuildableModule(LightningModule):
             if "_instantiator" not in settings:  # LightningCLI's are rebuilt by its own parser
                 rebuilt = {name: build(value) for name, value in settings.items()}
                 arguments = {**rebuilt, **kwargs}
-        module: Self = super().load_from_checkpoint(
-            checkpoint_path, map_location, hparams_file, strict, weights_only, **arguments
-        )
+        token = _in_file.set(settings)
+        try:
+            module: Self = super().load_from_checkpoint(
+                checkpoint_path, map_location, hparams_file, strict, weights_only, **arguments
+            )
+        finally:
+            _in_file.reset(token)
         if "_instantiator" in settings:
             module.hparams.update({k: v for k, v in settings.items() if k not in kwargs})
         return module
