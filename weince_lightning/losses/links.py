@@ -67,7 +67,7 @@ class WeibitLink(nn.Module):
         the value in a checkpoint.
         """
         before = self._buffers.get("running_beta")
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if before is not None and self.running_beta.dtype != before.dtype:
             self.running_beta = before.to(self.running_beta.device)
         return self

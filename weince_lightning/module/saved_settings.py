@@ -73,7 +73,7 @@ class RebuildableModule(LightningModule):
         """
         settings = self._settings()
         settings.setdefault("backbone", describe(self.backbone))
-        settings["loss"] = self._loss_now(settings.get("loss")) or describe(self.loss)
+        settings["loss"] = settings.get("loss") or describe(self.loss)
         data = getattr(self._trainer, "datamodule", None)
         if data is not None and not data._log_hyperparams:
             settings.update({f"data/{k}": describe(v) for k, v in data.hparams.items()})
@@ -88,8 +88,6 @@ class RebuildableModule(LightningModule):
         settings = self._settings()
         for name in self._decided_by_subclass:
             settings.pop(name, None)
-        if "loss" in settings:
-            settings["loss"] = self._loss_now(settings["loss"])
         checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY] = settings
         data = getattr(self._trainer, "datamodule", None)
         checkpoint.setdefault(CHECKPOINT_KEY, {}).update(
@@ -160,10 +158,10 @@ class RebuildableModule(LightningModule):
             )
         arguments = kwargs
         if hparams_file is None:
-            _check_given({k: v for k, v in settings.items() if k not in kwargs}, cls.__name__)
+            kept = {name: value for name, value in settings.items() if name not in kwargs}
+            _check_given(kept, cls.__name__)
             if "_instantiator" not in settings:  # LightningCLI's are rebuilt by its own parser
-                rebuilt = {name: build(value) for name, value in settings.items()}
-                arguments = {**rebuilt, **kwargs}
+                arguments = {**kwargs, **build(kept)}
         token = _in_file.set(settings)
         try:
             module: Self = super().load_from_checkpoint(
@@ -177,7 +175,10 @@ class RebuildableModule(LightningModule):
 
     def _settings(self) -> dict[str, Any]:
         """The settings as plain values, also of objects that were put among them."""
-        return {name: describe(value) for name, value in self.hparams.items()}
+        settings = {name: describe(value) for name, value in self.hparams.items()}
+        if "loss" in settings:
+            settings["loss"] = self._loss_now(settings["loss"])
+        return settings
 
     def _loss_now(self, saved: Any) -> Any:
         """Describe the loss with what was changed since it was built.
@@ -231,11 +232,12 @@ def _constructor_arguments(
     """
     calls: list[tuple[dict[str, Any], bool]] = []
     while frame is not None:
-        names, var_positional, var_keyword, values = inspect.getargvalues(frame)
-        if frame.f_code.co_name == "__init__" and names and values.get(names[0]) is module:
-            arguments = {name: values[name] for name in names[1:] if name in values}
-            arguments.update(values.get(var_keyword or "", {}))
-            calls.append((arguments, bool(values.get(var_positional or "", ()))))
+        if frame.f_code.co_name == "__init__":
+            names, var_positional, var_keyword, values = inspect.getargvalues(frame)
+            if names and values.get(names[0]) is module:
+                arguments = {name: values[name] for name in names[1:] if name in values}
+                arguments.update(values.get(var_keyword or "", {}))
+                calls.append((arguments, bool(values.get(var_positional or "", ()))))
         frame = frame.f_back
     given: dict[str, Any] = {}
     decided: dict[str, Any] = {}
