@@ -117,6 +117,14 @@ class Deeper(ContrastiveModule):
         return features, self.extra(projections)
 
 
+class Habitual(Deeper):
+    """A user's module that saves its hyperparameters as Lightning's guides do."""
+
+    def __init__(self, **rest) -> None:
+        super().__init__(**rest)
+        self.save_hyperparameters()
+
+
 class Fixed(ContrastiveModule):
     """A user's module that decides some arguments itself."""
 
@@ -268,6 +276,17 @@ def test_a_subclass_comes_back_with_its_own_arguments(tmp_path):
         assert isinstance(loaded, Deeper)
         assert loaded.depth == 3
         assert_same(module, loaded)
+
+
+@pytest.mark.filterwarnings("ignore:.*is an instance of `nn.Module`")
+def test_objects_that_a_subclass_puts_among_the_settings_do_not_reach_the_checkpoint(tmp_path):
+    module = make_module(Habitual, extra=nn.Linear(64, 6), loss=WEINCELoss(0.3))
+    trainer = make_trainer(tmp_path, logger=CSVLogger(tmp_path))
+    trainer.fit(module, make_data())
+    trainer.save_checkpoint(tmp_path / "saved.ckpt")
+    torch.load(tmp_path / "saved.ckpt", weights_only=True)
+    loaded = Habitual.load_from_checkpoint(tmp_path / "saved.ckpt", extra=nn.Linear(64, 6))
+    assert_same(module, loaded)
 
 
 @pytest.mark.parametrize("kind", [Fixed, HandingOn])

@@ -173,7 +173,7 @@ def test_layers_stand_before_options_however_they_were_typed():
     ],
 )
 def test_a_command_line_without_sense_is_refused_at_once(given, message, capsys):
-    with pytest.raises(SystemExit, match="[12]"):
+    with pytest.raises(SystemExit, match=r"[12]"):
         main(given)
     error = capsys.readouterr().err
     assert message in error

@@ -36,6 +36,10 @@ class ContrastiveModule(RebuildableModule):
     To change a part, override it: :meth:`encode` (from images to features and projections),
     :meth:`step` (from a batch to the loss) or :meth:`configure_optimizers`.
 
+    Checkpoints hold all arguments, those of a subclass too, and :meth:`load_from_checkpoint` builds
+    the module again, with its loss. It asks for backbones, losses and other objects that are not
+    of this package and were not given to LightningCLI by their class paths.
+
     Args:
         backbone: "convnet", "resnet18", "resnet50", "vit_small", "timm:NAME", or a module from
             images to features ``(batch, features)``.
@@ -126,7 +130,7 @@ class ContrastiveModule(RebuildableModule):
         self.feature_dim = feature_dimension(self.backbone, in_channels, image_size)
         self.projection_head = projection_head(self.feature_dim, projection_dim)
         self.loss = WEINCELoss() if loss is None else loss
-        self.save_settings()
+        self._save_settings()
 
     def forward(self, images: Tensor) -> Tensor:
         """Compute the features of images, as evaluation uses them.

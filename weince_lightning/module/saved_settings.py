@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 from zipfile import is_zipfile
 
 import torch
@@ -16,7 +16,6 @@ from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from lightning.pytorch.utilities.parsing import AttributeDict
 from torch import nn
 from torch.nn.modules.module import _IncompatibleKeys
-from typing_extensions import Self
 
 from weince_lightning.losses.descriptions import (
     build,
@@ -27,6 +26,9 @@ from weince_lightning.losses.descriptions import (
     is_ours,
 )
 from weince_lightning.module.mismatch import CheckpointMismatchError, explain_mismatch
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 CHECKPOINT_KEY = "weince_lightning"
 """Where a checkpoint names the classes of module and data, and the command its configuration."""
@@ -49,7 +51,7 @@ class RebuildableModule(LightningModule):
     _decided_by_subclass: frozenset[str] = frozenset()
     _saved_settings: Mapping[str, Any] | None = None
 
-    def save_settings(self) -> None:
+    def _save_settings(self) -> None:
         """Keep what the constructors were given; the last line of a constructor."""
         given, decided = _constructor_arguments(self, inspect.currentframe())
         # With nothing left, this keeps only what LightningCLI says, if it is that which builds.
@@ -126,7 +128,7 @@ class RebuildableModule(LightningModule):
         strict: bool | None = None,
         weights_only: bool | None = None,
         **kwargs: Any,
-    ) -> Self:
+    ) -> "Self":
         """Build the module that wrote a checkpoint, with its weights and the state of its loss.
 
         Args:
