@@ -37,6 +37,9 @@ def read_checkpoint_config(arguments: Sequence[str]) -> CheckpointConfig | None:
     They stand in the checkpoint itself: the configuration that the command wrote, or what module
     and data module say they were built from. A checkpoint of weights alone, as
     ``ModelCheckpoint(save_weights_only=True)`` writes it, may have a configuration beside it.
+
+    As a configuration file does, they name classes that the command imports and calls: reading is
+    safe whoever wrote the checkpoint, running what it names is not.
     """
     path = checkpoint_argument(arguments)
     if path is None or not Path(path).is_file():
@@ -58,10 +61,10 @@ def read_checkpoint_config(arguments: Sequence[str]) -> CheckpointConfig | None:
         ("model", hparams),
         ("data", checkpoint.get("datamodule_hyper_parameters", {})),
     ):
-        name = part.get("_class_path") or names.get(key)
-        if name is not None and part:
+        class_path = part.get("_class_path") or names.get(key)
+        if class_path is not None and part:
             init_args = {name: value for name, value in part.items() if name[:1] != "_"}
-            settings[key] = {"class_path": name, "init_args": init_args}
+            settings[key] = {"class_path": class_path, "init_args": init_args}
     if "data" in settings and "model" in settings:
         # The command takes them from the data.
         for name in ("in_channels", "image_size"):

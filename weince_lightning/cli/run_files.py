@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -81,5 +82,9 @@ class SaveRunConfig(SaveConfigCallback):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Put the configuration into the checkpoint."""
-        config = yaml.safe_load(self.parser.dump(self.config, "yaml", False))
-        checkpoint.setdefault(CHECKPOINT_KEY, {})["config"] = config
+        checkpoint.setdefault(CHECKPOINT_KEY, {})["config"] = self._plain_config
+
+    @cached_property
+    def _plain_config(self) -> Any:
+        # Once: the parser checks every class again.
+        return yaml.safe_load(self.parser.dump(self.config, "yaml", False))
