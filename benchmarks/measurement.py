@@ -212,7 +212,7 @@ def _plain(value: Any) -> Any:
 
 
 def _describe_machine() -> dict[str, Any]:
-    packages = ("torch", "numpy", "lightly", "lightning", "pytorch-metric-learning")
+    packages = ("torch", "numpy", "lightly", "lightning", "pytorch-metric-learning", "faiss-cpu")
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),

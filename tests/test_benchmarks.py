@@ -115,3 +115,15 @@ def test_scaling_reports_growth_beside_the_model(tmp_path):
         assert set(row["peak_bytes"]) == SUMMARY
         assert "memory_growth" in row
     assert len(lines) == 4
+
+
+def test_knn_speed_reports_a_search_that_agrees_with_faiss(tmp_path):
+    lines, rows = run_quick("knn_speed", tmp_path)
+    names = ["faiss IndexFlatIP", "nearest_neighbours", "neighbour_scores", "matrix product"]
+    assert [row["case"] for row in rows] == names[4 - len(rows) :]
+    assert len(lines) == 2 + len(rows)
+    for row in rows:
+        assert_summaries(row, "seconds", "ratio_to_product")
+    if len(rows) == len(names):  # faiss is installed
+        assert_summaries(rows[1], "ratio_to_faiss")
+        assert rows[1]["agreement_with_faiss"] > 0.99

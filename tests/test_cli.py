@@ -169,7 +169,10 @@ def test_layers_stand_before_options_however_they_were_typed():
     [
         (["fti"], "got 'fti'. Did you mean 'fit'?"),
         (["validate"], "give --ckpt_path CHECKPOINT"),
-        (["predict", "--ckpt_path", "nowhere/last.ckpt"], "got 'nowhere/last.ckpt': no file."),
+        (
+            ["predict", "--ckpt_path", "nowhere/last.ckpt"],
+            "there is no checkpoint nowhere/last.ckpt.",
+        ),
     ],
 )
 def test_a_command_line_without_sense_is_refused_at_once(given, message, capsys):

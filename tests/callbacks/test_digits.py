@@ -10,8 +10,8 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from weince_lightning import ContrastiveModule
 from weince_lightning.callbacks import KNNMonitor, OnlineLinearProbe, TailMonitor
-from weince_lightning.callbacks.knn_monitor import extract_features
 from weince_lightning.data import VisionData
+from weince_lightning.functional.features import extract_features
 
 
 @pytest.fixture(scope="module")

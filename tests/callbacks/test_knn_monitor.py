@@ -1,14 +1,20 @@
 """KNNMonitor in real runs."""
 
+import gc
+import re
+import sys
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
+from jsonargparse import ArgumentParser
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import DataLoader
 
 from weince_lightning.callbacks import KNNMonitor
-from weince_lightning.callbacks.knn_monitor import extract_features
+from weince_lightning.functional.features import extract_features, knn_scores
 from weince_lightning.functional.neighbours import neighbour_scores
 
 NAMES = {f"knn/top1_k{k}" for k in (1, 5, 20, 50)} | {"knn/top1"}
@@ -182,6 +188,156 @@ def test_every_precision_works(precision, make_trainer, make_module, make_data):
     trainer = make_trainer(callbacks=[KNNMonitor()], precision=precision)
     trainer.validate(make_module(), make_data(), verbose=False)
     assert set(knn_metrics(trainer)) == NAMES
+
+
+def test_bank_and_queries_can_be_splits_by_name(make_trainer, make_module, make_data):
+    module, data = make_module(), make_data()
+    trainer = make_trainer(callbacks=[KNNMonitor(bank="test", queries="train")])
+    trainer.fit(module, data)
+    assert data.evaluated == ["test", "train"]
+    bank = extract_features(module, data.evaluation_dataloader("test"))
+    queries = extract_features(module, data.evaluation_dataloader("train"))
+    wanted = neighbour_scores(*queries, *bank)
+    assert set(knn_metrics(trainer)) == NAMES
+    assert trainer.callback_metrics["knn/top1_k5"] == wanted.accuracy[1]
+
+
+def test_bank_and_queries_can_be_loaders_without_a_data_module(
+    make_trainer, make_module, make_data
+):
+    module, data = make_module(), make_data()
+    bank, queries = (data.evaluation_dataloader(split) for split in ("train", "test"))
+    trainer = make_trainer(callbacks=[KNNMonitor(bank=bank, queries=queries)])
+    trainer.fit(module, data.train_dataloader(), data.val_dataloader())
+    wanted = knn_scores(module, bank, queries, (1, 5, 20, 50), 0.1)
+    assert set(knn_metrics(trainer)) == NAMES
+    assert trainer.callback_metrics["knn/top1_k5"] == wanted.accuracy[1]
+
+
+def test_several_monitors_each_have_their_own_bank(make_trainer, make_module, make_data):
+    module, data = make_module(), make_data()
+    loader = data.evaluation_dataloader("val")
+    monitors = [
+        KNNMonitor(k=[3]),
+        KNNMonitor(k=[3], name="knn_self", bank=loader),
+        KNNMonitor(k=[5], name="knn_test", bank="test"),
+    ]
+    trainer = make_trainer(callbacks=monitors)
+    trainer.fit(module, data)
+    metrics = trainer.callback_metrics
+    assert metrics["knn_self/recall_at_1"] == 1.0
+    for name, bank, k in (("knn", "train", 3), ("knn_test", "test", 5)):
+        wanted = knn_scores(module, data.evaluation_dataloader(bank), loader, [k], 0.1)
+        assert metrics[f"{name}/top1_k{k}"] == metrics[f"{name}/top1"] == wanted.accuracy[0]
+
+
+def test_yaml_can_name_the_splits():
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(KNNMonitor, "knn")
+    config = parser.parse_string("knn: {bank: test, queries: train, k: [3]}")
+    monitor = parser.instantiate(config).knn
+    assert (monitor.bank, monitor.queries) == ("test", "train")
+    monitor = parser.instantiate(parser.parse_string("knn: {}")).knn
+    assert (monitor.bank, monitor.queries) == ("train", None)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "64-true"])
+def test_a_reloaded_checkpoint_gets_the_same_number_to_the_last_digit(
+    precision, make_trainer, make_module, make_data, tmp_path
+):
+    data = make_data()
+    loaders = [data.evaluation_dataloader(split) for split in ("train", "val")]
+    for seed, loader in enumerate(loaders):  # so much noise that no score is perfect
+        views = loader.dataset.views
+        views += torch.randn(views.shape, generator=torch.Generator().manual_seed(seed))
+    monitor = KNNMonitor(k=(1, 3), temperature=0.07, bank=loaders[0], queries=loaders[1])
+    checkpoint = ModelCheckpoint(tmp_path, monitor="knn/top1", save_top_k=-1)
+    trainer = make_trainer(
+        callbacks=[monitor, checkpoint], enable_checkpointing=True, max_epochs=2,
+        precision=precision,
+    )  # fmt: skip
+    trainer.fit(make_module(), data)
+    reloaded = make_module().to(torch.float64 if precision == "64-true" else torch.float32)
+    for path, logged in checkpoint.best_k_models.items():
+        reloaded.load_state_dict(torch.load(path, weights_only=True)["state_dict"])
+        wanted = knn_scores(reloaded, *loaders, k=(1, 3), temperature=0.07)
+        assert 0 < wanted.accuracy[1] < 1
+        assert logged == wanted.accuracy[1]
+    assert len(checkpoint.best_k_models) == 2
+    assert trainer.callback_metrics["knn/recall_at_2"] == wanted.recall[1]
+
+
+def test_k_larger_than_the_bank_means_the_whole_bank(make_trainer, make_module, make_data):
+    trainer = make_trainer(callbacks=[KNNMonitor(k=(48, 500))])
+    trainer.fit(make_module(), make_data())
+    metrics = trainer.callback_metrics
+    assert metrics["knn/top1_k500"] == metrics["knn/top1_k48"]
+
+
+def test_classes_absent_from_the_bank_are_told_wrong(make_trainer, make_module, make_data):
+    data = make_data()
+    bank = data.evaluation_dataloader("train")
+    bank.dataset.labels[bank.dataset.labels == 2] = 70_000
+    trainer = make_trainer(callbacks=[KNNMonitor(bank=bank)])
+    trainer.fit(make_module(), data)
+    # 5 of the 21 queries are of class 2, and noise is small.
+    assert trainer.callback_metrics["knn/recall_at_50"].item() == pytest.approx(16 / 21)
+
+
+def test_features_that_are_nan_score_zero(make_trainer, make_module, make_data):
+    class Broken(Callback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            pl_module.encoder[0].bias.data.fill_(torch.nan)
+
+    trainer = make_trainer(callbacks=[KNNMonitor(), Broken()], max_epochs=2)
+    trainer.fit(make_module(), make_data())
+    assert set(knn_metrics(trainer)) == NAMES
+    assert not any(knn_metrics(trainer).values())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_five_looks_take_no_more_memory_than_one(make_trainer, make_module, make_data):
+    class Wide(type(make_module())):
+        def forward(self, images):
+            features = super().forward(images)
+            return features if self.training else features.repeat(1, 64)  # 8192
+
+    class Watch(Callback):
+        def __init__(self):
+            self.tensors, self.resident = [], []
+
+        def on_validation_end(self, trainer, pl_module):
+            gc.collect()
+            held = [each for each in gc.get_objects() if type(each) is torch.Tensor]
+            self.tensors.append(sum(each.untyped_storage().nbytes() for each in held))
+            status = Path("/proc/self/status").read_text()
+            self.resident.append(int(re.search(r"VmRSS:\s+(\d+)", status)[1]) * 1024)
+
+    watch = Watch()
+    data = make_data()
+    images = type(data.evaluation_dataloader("val").dataset)(1000, seed=1, num_views=1)
+    monitor = KNNMonitor(bank=DataLoader(images, 500))
+    make_trainer(callbacks=[monitor, watch], max_epochs=6).fit(Wide(), data)
+    bank_bytes = 1000 * 8192 * 4
+    # The first look is left out: allocators and threads settle.
+    assert watch.tensors[-1] - watch.tensors[1] < bank_bytes / 100
+    assert watch.resident[-1] - watch.resident[1] < bank_bytes / 2
+
+
+@pytest.mark.parametrize("argument", ["bank", "queries"])
+def test_what_is_neither_a_name_nor_a_loader_is_refused(argument):
+    message = f"{argument} must be the name of a split or a DataLoader, got list"
+    with pytest.raises(TypeError, match=message):
+        KNNMonitor(**{argument: [1]})
+
+
+def test_one_loader_without_a_data_module_is_not_enough(make_trainer, make_module, make_data):
+    data = make_data()
+    monitor = KNNMonitor(bank=data.evaluation_dataloader("train"))
+    with pytest.raises(TypeError, match="give it loaders as bank and queries"):
+        make_trainer(callbacks=[monitor]).fit(
+            make_module(), data.train_dataloader(), data.val_dataloader()
+        )
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """OnlineLinearProbe in real runs."""
 
+import copy
+import math
 import warnings
 
 import pytest
@@ -7,8 +9,10 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.nn.functional import linear
+from torch.utils.data import DataLoader
 
 from weince_lightning.callbacks import OnlineLinearProbe
+from weince_lightning.callbacks.online_probe import count_right
 
 
 class Outputs(Callback):
@@ -58,6 +62,67 @@ def test_validation_accuracy_is_the_mean_over_samples_not_over_batches(
     ])  # fmt: skip
     assert len(right) == 42
     torch.testing.assert_close(trainer.callback_metrics["probe/val_top1"], right.float().mean())
+
+
+@pytest.fixture
+def seven_classes(make_data):
+    """Images of 7 classes, so that the five best are not all."""
+
+    class SevenClasses(make_data):
+        def _loader(self, *arguments, **options):
+            loader = super()._loader(*arguments, **options)
+            loader.dataset.labels = torch.arange(len(loader.dataset)) % 7
+            return loader
+
+    return SevenClasses(shuffle=False)
+
+
+def test_top5_is_the_part_with_the_label_among_the_five_largest_scores(
+    make_trainer, make_module, seven_classes
+):
+    probe, outputs = OnlineLinearProbe(7), Outputs()
+    trainer = make_trainer(callbacks=[probe, outputs])
+    trainer.fit(make_module(), seven_classes)
+    right = torch.cat([
+        (linear(view, *weights(probe)).topk(5).indices == output["labels"][:, None]).any(1)
+        for output in outputs.val for view in output["features"]
+    ])  # fmt: skip
+    assert 0 < right.sum() < len(right) == 42
+    torch.testing.assert_close(trainer.callback_metrics["probe/val_top5"], right.float().mean())
+    top1, top5 = (trainer.callback_metrics[f"probe/train_top{k}"] for k in (1, 5))
+    assert 0 < top1 < top5 < 1
+
+
+@pytest.mark.parametrize(("num_classes", "top_k"), [(4, {1}), (5, {1}), (6, {1, 5})])
+def test_the_five_best_of_five_classes_or_fewer_are_not_logged(
+    num_classes, top_k, make_trainer, make_module, make_data
+):
+    trainer = make_trainer(callbacks=[OnlineLinearProbe(num_classes)])
+    trainer.fit(make_module(), make_data())
+    assert probe_metrics(trainer) == {
+        f"probe/{split}_top{k}" for split in ("train", "val") for k in top_k
+    }
+
+
+def test_counts_agree_with_a_plain_loop(generator):
+    # Few different scores: many are equal, and of those the first class comes first.
+    scores = torch.randint(3, (50, 8), generator=generator).float()
+    labels = torch.randint(-1, 8, (50,), generator=generator)
+    ranked = [sorted(range(8), key=lambda c, row=row: (-row[c], c)) for row in scores.tolist()]
+    expected = [
+        sum(label in row[:k] for row, label in zip(ranked, labels.tolist(), strict=True))
+        for k in (1, 3, 5)
+    ]
+    assert count_right(scores, labels, (1, 3, 5)).tolist() == [*expected, int((labels >= 0).sum())]
+    assert expected[0] == (scores.argmax(1) == labels).sum()
+
+
+def test_scores_that_are_not_numbers_and_labels_without_a_score_are_wrong():
+    scores = torch.full((3, 7), math.nan)
+    scores[1, 0] = 1.0
+    labels = torch.tensor([0, 0, 6])
+    assert count_right(scores, labels, (1, 5)).tolist() == [0, 0, 3]
+    assert count_right(torch.ones(2, 7), torch.tensor([7, 99]), (1, 5)).tolist() == [0, 0, 2]
 
 
 def test_training_accuracy_is_taken_before_the_probe_learns(make_trainer, make_module, make_data):
@@ -123,6 +188,89 @@ def test_four_epochs_equal_two_and_a_resume_and_two(make_trainer, make_module, m
     assert torch.equal(resumed_weights[1], whole_weights[1])
     for name in ("probe/train_top1", "probe/val_top1"):
         assert resumed.callback_metrics[name] == whole.callback_metrics[name]
+
+
+def test_ten_steps_equal_five_and_a_resume_within_the_epoch_and_five(
+    make_trainer, make_module, make_data, tmp_path
+):
+    class Save(Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            if trainer.global_step == 5:
+                trainer.save_checkpoint(tmp_path / "step.ckpt")
+
+    def fit(*more, **options):
+        probes = [OnlineLinearProbe(7), OnlineLinearProbe(6, name="other", learning_rate=0.1)]
+        trainer = make_trainer(callbacks=[*probes, SeedEachStep(), *more], val_check_interval=5)
+        data = make_data()
+        # Equal batches: after a resume Lightning begins with the first one again.
+        images = 10 * [data.train_dataloader().dataset[i] for i in range(16)]
+        loaders = DataLoader(images, batch_size=16), data.val_dataloader()
+        trainer.fit(make_module(), *loaders, **options)
+        assert trainer.global_step == 10
+        metrics = {n: v for n, v in trainer.callback_metrics.items() if "_top" in n}
+        return metrics, [tensor for probe in probes for tensor in tensors(probe.state_dict())]
+
+    whole_metrics, whole = fit(Save())
+    metrics, resumed = fit(ckpt_path=tmp_path / "step.ckpt", weights_only=True)
+    assert all(map(torch.equal, resumed, whole))
+    assert metrics == whole_metrics
+    assert {"probe/train_top1", "other/train_top5", "probe/val_top5"} <= set(metrics)
+
+
+def tensors(state):
+    """All tensors of nested containers."""
+    if isinstance(state, torch.Tensor):
+        return [state]
+    children = state.values() if isinstance(state, dict) else ()
+    if isinstance(state, list):
+        children = state
+    return [tensor for child in children for tensor in tensors(child)]
+
+
+def test_an_interrupted_validation_does_not_count_in_the_next(
+    make_trainer, make_module, seven_classes
+):
+    class Interrupt(Callback):
+        def on_validation_batch_end(
+            self, trainer, pl_module, outputs, batch, batch_idx, dataloader_idx=0
+        ):
+            raise RuntimeError("interrupted")
+
+    probe, module = OnlineLinearProbe(7), make_module()
+    make_trainer(callbacks=[probe]).fit(module, seven_classes)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        make_trainer(callbacks=[probe, Interrupt()]).validate(module, seven_classes)
+    found = []
+    for each in (probe, OnlineLinearProbe(7)):
+        if each is not probe:
+            each.load_state_dict(probe.state_dict())
+        trainer = make_trainer(callbacks=[each])
+        trainer.validate(module, seven_classes, verbose=False)
+        found.append(trainer.callback_metrics["probe/val_top1"])
+    assert 0 < found[0] == found[1] < 1
+
+
+def test_an_interrupted_epoch_does_not_count_in_the_next_training(
+    make_trainer, make_module, seven_classes
+):
+    class Interrupt(Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            raise RuntimeError("interrupted")
+
+    probe = OnlineLinearProbe(7)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        make_trainer(callbacks=[probe, Interrupt()]).fit(make_module(), seven_classes)
+    fresh = OnlineLinearProbe(7)
+    state = copy.deepcopy(probe.state_dict())
+    state["train_accuracy"]["counts"].zero_()
+    fresh.load_state_dict(state)
+    found = []
+    for each in (probe, fresh):
+        torch.manual_seed(0)
+        trainer = make_trainer(callbacks=[each])
+        trainer.fit(make_module(), seven_classes)
+        found.append(trainer.callback_metrics["probe/train_top1"])
+    assert 0 < found[0] == found[1] < 1
 
 
 def test_state_within_an_epoch_keeps_optimizer_and_counts(make_trainer, make_module, make_data):

@@ -96,6 +96,52 @@ def test_of_equal_similarities_the_earlier_bank_item_is_nearer(k, bank_chunk, mo
     assert nearest.indices[0].tolist() == wanted[:k]
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("query_chunk", "bank_chunk", "group"), [(7, 40, 4), (64, 333, 32)])
+@pytest.mark.parametrize("order", ["any", "nearest last", "nearest first"])
+def test_many_ties_are_broken_as_a_stable_sort_does(
+    order, query_chunk, bank_chunk, group, threads, generator, monkeypatch
+):
+    # Signs in 4 of 16 places have length 2: their similarities, multiples of 1/4, are exact.
+    def draw(size):
+        places = torch.rand(size, 16, generator=generator).argsort(dim=1) < 4
+        signs = torch.randint(2, (size, 16), generator=generator) * 2.0 - 1.0
+        return places * signs
+
+    queries, bank = draw(60), draw(1000)
+    if order != "any":
+        by_first = (bank @ queries[0]).argsort(descending=order == "nearest first")
+        bank = bank[by_first]
+    similarity = queries @ bank.T / 4
+    wanted = similarity.sort(dim=1, descending=True, stable=True)
+    monkeypatch.setattr(neighbours, "_QUERY_CHUNK", query_chunk)
+    monkeypatch.setattr(neighbours, "_BANK_CHUNK", bank_chunk)
+    monkeypatch.setattr(neighbours, "_GROUP", group)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for k in (1, 3, 50, 400):
+            nearest = nearest_neighbours(queries, bank, k)
+            assert torch.equal(nearest.indices, wanted.indices[:, :k])
+            assert torch.equal(nearest.similarity, wanted.values[:, :k])
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_neighbours_can_be_searched_in_inference_mode(features, monkeypatch):
+    queries, _, bank, _ = features
+    wanted = nearest_neighbours(queries, bank, 20)
+    monkeypatch.setattr(neighbours, "_QUERY_CHUNK", 7)
+    monkeypatch.setattr(neighbours, "_BANK_CHUNK", 11)
+    with torch.inference_mode():
+        found = nearest_neighbours(queries.clone(), bank.clone(), 20)
+    assert torch.equal(found.indices, wanted.indices)
+
+
+def test_no_query_has_no_neighbours():
+    assert nearest_neighbours(torch.ones(0, 3), torch.ones(5, 3), 2).indices.shape == (0, 2)
+
+
 def test_of_an_all_identical_bank_the_first_items_are_nearest():
     nearest = nearest_neighbours(torch.ones(5, 4), torch.ones(300, 4), 7)
     assert nearest.indices.tolist() == [list(range(7))] * 5
@@ -151,6 +197,35 @@ def test_scores_of_zero_rows_are_finite():
     assert scores.accuracy.isfinite().all()
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_features_that_are_not_finite_tell_nothing_and_are_told_wrong(features, value):
+    queries, query_labels, bank, bank_labels = features
+    wanted = neighbour_scores(queries[10:], query_labels[10:], bank[5:], bank_labels[5:])
+    queries, bank = queries.clone(), bank.clone()
+    queries[:10, 2], bank[:5, 3] = value, value
+    scores = neighbour_scores(queries, query_labels, bank, bank_labels)
+    torch.testing.assert_close(scores.accuracy, wanted.accuracy * 50 / 60)
+    torch.testing.assert_close(scores.recall, wanted.recall * 50 / 60)
+
+
+@pytest.mark.parametrize("broken", ["queries", "bank"])
+def test_of_nothing_but_nan_every_score_is_zero(broken, features):
+    queries, query_labels, bank, bank_labels = features
+    queries = queries * torch.nan if broken == "queries" else queries
+    bank = bank * torch.nan if broken == "bank" else bank
+    scores = neighbour_scores(queries, query_labels, bank, bank_labels, k=(1, 5))
+    assert scores.accuracy.tolist() == [0.0, 0.0]
+    assert not scores.recall.any()
+
+
+def test_every_bank_item_may_be_a_class_of_its_own(features):
+    queries, _, bank, _ = features
+    own = torch.arange(150) * 10**12 - 5 * 10**13
+    nearest = nearest_neighbours(queries, bank, 20)
+    winners = weighted_vote(nearest.similarity, own[nearest.indices], (1, 20), 0.1)
+    assert torch.equal(winners, own[nearest.indices[:, :1]].T.expand(2, -1))
+
+
 def test_a_small_temperature_leaves_the_vote_to_the_nearest(features):
     scores = neighbour_scores(*features, k=(1, 50), temperature=1e-6)
     assert scores.accuracy[0] == scores.accuracy[1]
@@ -162,6 +237,14 @@ def test_half_precision_is_compared_in_float32(features):
     wanted = nearest_neighbours(queries.half().float(), bank.half().float(), 5)
     assert nearest.similarity.dtype == torch.float32
     assert torch.equal(nearest.indices, wanted.indices)
+
+
+def test_autocast_does_not_change_the_neighbours(features):
+    queries, _, bank, _ = (tensor.float() for tensor in features)
+    wanted = nearest_neighbours(queries, bank, 5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        nearest = nearest_neighbours(queries, bank, 5)
+    assert torch.equal(nearest.similarity, wanted.similarity)
 
 
 def test_length_of_the_features_does_not_matter(features):
@@ -184,6 +267,8 @@ def test_arguments_are_left_alone(features):
         (torch.ones(1, 3), torch.ones(2, 4), 1, r"bank must have shape \(at least 1, 3\)"),
         (torch.ones(1, 3), torch.ones(0, 3), 1, r"bank must have shape \(at least 1, 3\)"),
         (torch.ones(1, 3), torch.ones(2, 3), 0, "k must be at least 1, got 0"),
+        (torch.full((1, 3), torch.nan), torch.ones(2, 3), 1, "queries must be finite.* 1 of 1"),
+        (torch.ones(1, 3), torch.full((2, 3), torch.inf), 1, "bank must be finite.* 2 of 2"),
     ],
 )
 def test_wrong_features_are_refused(queries, bank, k, message):
@@ -198,6 +283,7 @@ def test_wrong_features_are_refused(queries, bank, k, message):
         ({"recall_at": (0,)}, r"recall_at must hold numbers of at least 1, got \(0,\)"),
         ({"temperature": 0.0}, "temperature must be positive, got 0.0"),
         ({"query_labels": torch.zeros(3)}, r"query_labels must hold one label per row .*\(2\)"),
+        ({"queries": torch.ones(2)}, r"features must have shape \(samples, features\)"),
         ({"bank_labels": torch.tensor([-1, -1])}, "bank_labels must hold a label other than -1"),
     ],
 )

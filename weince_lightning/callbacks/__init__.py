@@ -1,7 +1,8 @@
 """Monitors of contrastive pretraining: they look on, training goes as without them."""
 
+from weince_lightning.callbacks.geometry_monitor import GeometryMonitor
 from weince_lightning.callbacks.knn_monitor import KNNMonitor
 from weince_lightning.callbacks.online_probe import OnlineLinearProbe
 from weince_lightning.callbacks.tail_monitor import TailMonitor
 
-__all__ = ["KNNMonitor", "OnlineLinearProbe", "TailMonitor"]
+__all__ = ["GeometryMonitor", "KNNMonitor", "OnlineLinearProbe", "TailMonitor"]

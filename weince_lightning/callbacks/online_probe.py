@@ -1,6 +1,6 @@
 """A linear classifier that learns beside the encoder and never touches it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 from torchmetrics import Metric
 
+from weince_lightning.callbacks.padding import Padding
 from weince_lightning.functional.neighbours import UNKNOWN_LABEL
+
+TOP_K = (1, 5)
+"""Among how many of the largest scores a label is looked for."""
 
 
 class OnlineLinearProbe(Callback):
@@ -24,8 +28,10 @@ class OnlineLinearProbe(Callback):
     optimizer and the counts live in the callback and in its part of the checkpoint, never in the
     module. Probes with different names do not disturb each other.
 
-    It logs, once per epoch, the part of the labelled samples told right: ``probe/train_top1``, each
-    batch before the probe has learnt from it, and ``probe/val_top1``.
+    It logs, once per epoch, the part of the labelled samples whose label has the largest score:
+    ``probe/train_top1``, each batch before the probe has learnt from it, and ``probe/val_top1``,
+    each sample once (what the distributed sampler repeats is left out). With more than 5 classes
+    also the part whose label is among the 5 largest: ``probe/train_top5`` and ``probe/val_top5``.
 
     Args:
         num_classes: Classes, at least 2; labels are below it.
@@ -46,8 +52,12 @@ class OnlineLinearProbe(Callback):
         self.learning_rate = learning_rate
         self._classifier: _LinearClassifier | None = None
         self._loaded: dict[str, Any] = {}
-        self._train_accuracy = LabelledAccuracy()
-        self._val_accuracy = LabelledAccuracy()
+        self._top_k = tuple(k for k in TOP_K if k < num_classes)
+        # The counts of all processes come with each batch: a checkpoint, which one process writes,
+        # holds them all.
+        self._train_accuracy = LabelledAccuracy(len(self._top_k), sync_on_compute=False)
+        self._val_accuracy = LabelledAccuracy(len(self._top_k))
+        self._val_padding = Padding()
         self._has_warned = False
 
     @property
@@ -71,6 +81,10 @@ class OnlineLinearProbe(Callback):
         self._loaded = state_dict
         self._classifier = None
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Begin to count; a checkpoint's counts come later."""
+        self._train_accuracy.reset()
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Go on from a checkpoint."""
         self._restore(pl_module.device)
@@ -86,10 +100,13 @@ class OnlineLinearProbe(Callback):
         """Score the batch, then learn from it."""
         if not outputs:  # training_step skipped the batch
             return
-        features, labels = _features_and_labels(outputs)
+        _check_outputs(outputs)
+        features, labels = _rows(outputs)
         if self._classifier is None:
-            # At the first batch alone: reading a label waits for the device.
-            if (largest := int(labels.max())) >= self.num_classes:
+            # At the first batch alone: reading a label waits for the device. Of all processes: if
+            # one stopped alone, the others would wait for it.
+            largest = int(trainer.strategy.reduce(labels.max(), reduce_op="max"))
+            if largest >= self.num_classes:
                 raise ValueError(
                     f"num_classes must be larger than every label, got {self.num_classes} and "
                     f"label {largest}."
@@ -97,17 +114,21 @@ class OnlineLinearProbe(Callback):
             self._classifier = self._build(features.shape[1], features.device)
         with torch.autocast(features.device.type, enabled=False):
             scores = self._classifier.score(features)
-            self._train_accuracy.update(scores.detach(), labels)
-            self._classifier.learn(scores, labels, trainer.strategy)
+            counts = count_right(scores.detach(), labels, self._top_k)
+            counts = trainer.strategy.reduce(counts, reduce_op="sum")
+            self._train_accuracy.update(counts)
+            self._classifier.learn(scores, labels, counts[-1], trainer.strategy)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the epoch's accuracy on the training batches."""
         if self._classifier is not None:
-            self._log(pl_module, "train_top1", self._train_accuracy)
+            self._log(pl_module, "train", self._train_accuracy)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Score with a checkpoint's classifier where nothing is trained."""
+        """Score with a checkpoint's classifier where nothing is trained; begin to count."""
         self._restore(pl_module.device)
+        self._val_accuracy.reset()
+        self._val_padding.start(trainer.val_dataloaders)
 
     def on_validation_batch_end(
         self,
@@ -120,14 +141,17 @@ class OnlineLinearProbe(Callback):
     ) -> None:
         """Score the batch, if the probe has learnt anything yet."""
         if self._classifier is not None and not trainer.sanity_checking:
-            features, labels = _features_and_labels(outputs)
+            _check_outputs(outputs)
+            samples = self._val_padding.count_own(len(outputs["labels"]), dataloader_idx)
+            features, labels = _rows(outputs, samples)
             with torch.autocast(features.device.type, enabled=False):
-                self._val_accuracy.update(self._classifier.score(features), labels)
+                scores = self._classifier.score(features)
+            self._val_accuracy.update(count_right(scores, labels, self._top_k))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the accuracy on the validation batches."""
         if self._classifier is not None and not trainer.sanity_checking:
-            self._log(pl_module, "val_top1", self._val_accuracy)
+            self._log(pl_module, "val", self._val_accuracy)
 
     def _build(self, num_features: int, device: torch.device) -> "_LinearClassifier":
         """A classifier at zero; the counts move to its device."""
@@ -148,51 +172,81 @@ class OnlineLinearProbe(Callback):
             self._train_accuracy.load_state_dict(self._loaded["train_accuracy"])
         self._loaded = {}
 
-    def _log(self, pl_module: LightningModule, metric: str, accuracy: "LabelledAccuracy") -> None:
+    def _log(self, pl_module: LightningModule, split: str, accuracy: "LabelledAccuracy") -> None:
         """Log and start anew; nothing labelled gives one warning instead."""
-        value = accuracy.compute()
+        values = accuracy.compute().view(-1)  # torchmetrics makes one value a scalar
         accuracy.reset()
-        if not value.isnan():
-            pl_module.log(f"{self.name}/{metric}", value, sync_dist=True)
+        if not values.isnan().any():
+            for k, value in zip(self._top_k, values, strict=True):
+                pl_module.log(f"{self.name}/{split}_top{k}", value, sync_dist=True)
         elif not self._has_warned:
             self._has_warned = True
             rank_zero_warn(
-                f'OnlineLinearProbe "{self.name}" logs no {metric}: no sample has a label.'
+                f'OnlineLinearProbe "{self.name}" logs no {split}_top1: no sample has a label.'
             )
 
 
+def count_right(scores: Tensor, labels: Tensor, top_k: Sequence[int]) -> Tensor:
+    """Count the samples whose label is among the largest scores; does not wait for the device.
+
+    As for ``argmax``, of equal scores the first class comes first, and NaN is larger than all.
+
+    Args:
+        scores: Shape ``(samples, classes)``.
+        labels: Shape ``(samples,)``, -1 where unknown: never right, and not counted.
+        top_k: Among how many of the largest scores.
+
+    Returns:
+        Counts for each ``k``, and the labelled samples as the last one; int64.
+
+    Example:
+        >>> scores = torch.tensor([[3.0, 1.0, 2.0], [3.0, 1.0, 2.0], [9.0, 0.0, 0.0]])
+        >>> count_right(scores, torch.tensor([0, 2, -1]), top_k=(1, 2))
+        tensor([1, 2, 2])
+    """
+    num_classes = scores.shape[1]
+    column = labels.clamp(0, num_classes - 1)[:, None]
+    at_label = scores.gather(1, column)
+    classes = torch.arange(num_classes, device=scores.device)
+    ahead = ~(scores <= at_label) | ((scores == at_label) & (classes < column))
+    place = ahead.sum(dim=1).where(labels == column[:, 0], num_classes)
+    right = [(place < k).sum() for k in top_k]
+    return torch.stack([*right, (labels != UNKNOWN_LABEL).sum()])
+
+
 class LabelledAccuracy(Metric):
-    """The part of the labelled samples whose largest score is at their label; NaN without any.
+    """The part of the labelled samples that is right, for each k; NaN without any.
 
     Unlike torchmetrics' own accuracy an update does not wait for the device, and "nothing labelled"
     differs from "all wrong".
 
+    Args:
+        num_k: For how many k :func:`count_right` counts.
+        **options: Those of ``torchmetrics.Metric``.
+
     Example:
-        >>> accuracy = LabelledAccuracy()
-        >>> scores = torch.tensor([[2.0, 1.0], [0.0, 3.0], [5.0, 0.0]])
-        >>> accuracy.update(scores, labels=torch.tensor([0, 0, -1]))
+        >>> accuracy = LabelledAccuracy(2)
+        >>> accuracy.update(torch.tensor([3, 6, 8]))
+        >>> accuracy.update(torch.tensor([1, 2, 2]))
         >>> accuracy.compute()
-        tensor(0.5000)
+        tensor([0.4000, 0.8000])
     """
 
-    correct: Tensor
-    total: Tensor
+    counts: Tensor
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, num_k: int, **options: Any) -> None:
+        super().__init__(**options)
         # Persistent: a checkpoint within an epoch keeps the count so far.
-        for name in ("correct", "total"):
-            self.add_state(name, torch.tensor(0), dist_reduce_fx="sum", persistent=True)
+        none = torch.zeros(num_k + 1, dtype=torch.int64)
+        self.add_state("counts", none, dist_reduce_fx="sum", persistent=True)
 
-    def update(self, scores: Tensor, labels: Tensor) -> None:
-        """Count a batch: scores of shape ``(B, classes)``, labels of shape ``(B,)``."""
-        # No class is -1: an unknown label is never right.
-        self.correct = self.correct + (scores.argmax(dim=1) == labels).sum()
-        self.total = self.total + (labels != UNKNOWN_LABEL).sum()
+    def update(self, counts: Tensor) -> None:
+        """Add what :func:`count_right` returned for a batch."""
+        self.counts = self.counts + counts
 
     def compute(self) -> Tensor:
         """Divide, over all processes."""
-        return self.correct / self.total
+        return self.counts[:-1] / self.counts[-1]
 
 
 class _LinearClassifier:
@@ -209,23 +263,32 @@ class _LinearClassifier:
         """Scores of shape ``(B, classes)``."""
         return linear(features, self.weight, self.bias)
 
-    def learn(self, scores: Tensor, labels: Tensor, strategy: Strategy) -> None:
+    def learn(self, scores: Tensor, labels: Tensor, labelled: Tensor, strategy: Strategy) -> None:
         """One step on the mean cross-entropy over the labelled samples of all processes."""
         total = cross_entropy(scores, labels, ignore_index=UNKNOWN_LABEL, reduction="sum")
         gradients = torch.autograd.grad(total, [self.weight, self.bias])
-        count = strategy.reduce((labels != UNKNOWN_LABEL).sum(), reduce_op="sum").clamp_min(1)
+        count = labelled.clamp_min(1)
         for parameter, gradient in zip([self.weight, self.bias], gradients, strict=True):
             parameter.grad = strategy.reduce(gradient, reduce_op="sum") / count
         self.optimizer.step()
 
 
-def _features_and_labels(outputs: Any) -> tuple[Tensor, Tensor]:
-    """Rows of all views one below the other in float32, and the label of each row."""
+def _check_outputs(outputs: Any) -> None:
+    """Refuse the outputs of a step that the probe can not read."""
     if not isinstance(outputs, Mapping) or not {"features", "labels"} <= outputs.keys():
         found = sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
         raise TypeError(
             "training_step and validation_step must return a dict with features (one tensor per "
             f"view) and labels for OnlineLinearProbe, got {found}."
         )
-    views = [view.detach().float() for view in outputs["features"]]
-    return torch.cat(views), outputs["labels"].repeat(len(views))
+
+
+def _rows(outputs: Mapping[str, Any], samples: int | None = None) -> tuple[Tensor, Tensor]:
+    """Rows of all views one below the other in float32, and the label of each row.
+
+    Args:
+        outputs: What a step returned.
+        samples: How many samples count, from the first; None is all.
+    """
+    views = [view[:samples].detach().float() for view in outputs["features"]]
+    return torch.cat(views), outputs["labels"][:samples].repeat(len(views))

@@ -5,10 +5,12 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_warn
 
-from weince_lightning.distributed import gather
+from weince_lightning.callbacks.loggers import log_histograms, log_picture
+from weince_lightning.callbacks.tail_figure import draw_tails, render
+from weince_lightning.callbacks.tail_picture import is_readable, read_picture
+from weince_lightning.distributed import gather, row_counts
 
 
 class TailMonitor(Callback):
@@ -17,27 +19,42 @@ class TailMonitor(Callback):
     It looks at the first step of training and at every step whose number is a multiple of
     ``every_n_steps``, counting optimizer steps from 1, and leaves the device alone on all others.
     It reads the ``terms`` that ``training_step`` returns; a loss without tail evidence (InfoNCE, a
-    loss of another library) gives one warning and nothing else.
+    loss of another library) gives one warning and nothing else. All processes' anchors count.
 
     Scalars, for every logger and for other callbacks: ``tail/lambda_mean``, ``tail/lambda_q90``
     (0.9-quantile over the anchors), ``tail/beta_hat_mean``, ``tail/rho_mean`` and
     ``tail/delta_aic_mean``. Lightning passes the latest ones on at its own steps, every
-    ``log_every_n_steps`` of the Trainer. Histograms, for every TensorBoard logger at once:
-    ``tail/lambda``, ``tail/beta_hat``, ``tail/rho`` and ``tail/delta_aic``. All processes' anchors
-    count.
+    ``log_every_n_steps`` of the Trainer, and counts those from 0.
+
+    Histograms, for every TensorBoard and Weights & Biases logger at once: ``tail/lambda``,
+    ``tail/beta_hat``, ``tail/rho`` and ``tail/delta_aic``. Every other logger, such as CSV, gets
+    their quantiles: ``tail/lambda_min``, ``_q05``, ``_q25``, ``_q50``, ``_q75``, ``_q95`` and
+    ``_max``. Values that are not finite are left out there.
+
+    The figure, ``tail/figure``, shows the first validation batch, the same samples at every look
+    where the loader does not shuffle: :math:`\lambda` against :math:`\rho`, the fitted tails of a
+    hard, a median and an easy anchor, and the mean part of the gradient of the blended logits that
+    falls on the hardest 1, 5 and 10 % of the negatives, under softmax and under WEINCE. It goes to
+    TensorBoard and Weights & Biases as an image, else into a PNG file in the folder of the logs. It
+    needs a ``validation_step`` that returns ``terms`` and ``projections``, and the loss as
+    ``loss`` of the module, called with the two projections alone, as :class:`ContrastiveModule`
+    does; no figure without.
 
     Args:
         every_n_steps: Optimizer steps between two looks, at least 1.
+        figure: Whether to draw the figure at the end of every validation epoch.
 
     Raises:
         ValueError: If ``every_n_steps`` is below 1.
     """
 
-    def __init__(self, every_n_steps: int = 50) -> None:
+    def __init__(self, every_n_steps: int = 50, figure: bool = False) -> None:
         if every_n_steps < 1:
             raise ValueError(f"every_n_steps must be at least 1, got {every_n_steps}.")
         self.every_n_steps = every_n_steps
+        self.figure = figure
         self._next_step = 1
+        self._validated: tuple[Any, Any] | None = None
         self._has_warned = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -59,38 +76,78 @@ class TailMonitor(Callback):
         if step < self._next_step:
             return
         self._next_step = self._following(step)
-        terms = outputs.get("terms") if isinstance(outputs, Mapping) else None
-        tail = getattr(terms, "tail", None)
+        tail = _tail(outputs)
         if tail is None:
-            self._warn_once()
+            self._warn_once(
+                "TailMonitor logs nothing: training_step returned no terms with tail evidence. "
+                "Use WEINCELoss in a ContrastiveModule, or remove the callback."
+            )
             return
-        values = {
-            "tail/lambda": gather(tail.gate),
-            "tail/beta_hat": gather(tail.beta_hat),
-            "tail/rho": gather(tail.rho),
-            "tail/delta_aic": gather(tail.delta_aic),
-        }
+        names = ("tail/lambda", "tail/beta_hat", "tail/rho", "tail/delta_aic")
+        columns = [tail.gate, tail.beta_hat, tail.rho, tail.delta_aic]
+        everyone = gather(torch.stack(columns, dim=1)).unbind(dim=1)
+        values = dict(zip(names, everyone, strict=True))
         for name, value in values.items():
             pl_module.log(f"{name}_mean", value.mean(), on_step=True, on_epoch=False)
         q90 = torch.quantile(values["tail/lambda"], 0.9)
         pl_module.log("tail/lambda_q90", q90, on_step=True, on_epoch=False)
-        if trainer.is_global_zero:
-            for logger in trainer.loggers:
-                if isinstance(logger, TensorBoardLogger):
-                    for name, value in values.items():
-                        # A diverged run must not end in the monitor: TensorBoard refuses NaN.
-                        finite = value[value.isfinite()]
-                        if finite.numel():
-                            logger.experiment.add_histogram(name, finite, step)
+        if trainer.is_global_zero and trainer.loggers:
+            numbers = {name: value.cpu().numpy() for name, value in values.items()}
+            log_histograms(trainer.loggers, numbers, step)
+
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Keep what the figure shows."""
+        if self.figure and batch_idx == dataloader_idx == 0 and not trainer.sanity_checking:
+            projections = outputs.get("projections", ()) if _tail(outputs) is not None else ()
+            self._validated = (projections, outputs["terms"]) if len(projections) == 2 else None
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draw the figure."""
+        if not self.figure or trainer.sanity_checking:
+            return
+        validated, self._validated = self._validated, None
+        loss = getattr(pl_module, "loss", None)
+        num_samples = len(validated[0][0]) if validated and is_readable(loss) else 0
+        # On all processes or none: those that read wait for each other.
+        fewest = min(row_counts(num_samples, pl_module.device))
+        if validated is None or fewest == 0:
+            self._warn_once(
+                "TailMonitor draws no figure: validation_step must return projections, and terms "
+                "with tail evidence from the loss of the module. Use WEINCELoss in a "
+                "ContrastiveModule, or leave figure off."
+            )
+            return
+        (z0, z1), terms = validated
+        picture = read_picture(z0, z1, terms, loss)
+        if picture is None:
+            self._warn_once(
+                "TailMonitor draws no figure: the first validation batch has no anchor with "
+                "negatives and finite numbers, or the loss was called with more than projections."
+            )
+        elif trainer.is_global_zero:
+            epoch, step, anchors = trainer.current_epoch, trainer.global_step, len(picture.rho)
+            title = f"first validation batch, {anchors} anchors; epoch {epoch}, step {step}"
+            log_picture(trainer, "tail/figure", render(draw_tails(picture, title)), step)
 
     def _following(self, step: int) -> int:
         """The next multiple of ``every_n_steps`` after a step."""
         return (step // self.every_n_steps + 1) * self.every_n_steps
 
-    def _warn_once(self) -> None:
+    def _warn_once(self, message: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            rank_zero_warn(
-                "TailMonitor logs nothing: training_step returned no terms with tail evidence. "
-                "Use WEINCELoss in a ContrastiveModule, or remove the callback."
-            )
+            rank_zero_warn(message)
+
+
+def _tail(outputs: Any) -> Any:
+    """The tail evidence in what a step returned; None if there is none."""
+    terms = outputs.get("terms") if isinstance(outputs, Mapping) else None
+    return getattr(terms, "tail", None)

@@ -18,8 +18,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: What stands after ``weince`` on the command line.
 
     Raises:
-        SystemExit: With status 2 if the arguments make no sense, 1 if files are missing or a
-            checkpoint does not fit, 130 after Ctrl-C.
+        SystemExit: With status 2 if the arguments make no sense, 1 if files are missing or damaged
+            or a checkpoint does not fit, 130 after Ctrl-C.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] in ("-h", "--help", "help"):
@@ -31,10 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # As with `python -m`: classes of a project in the working folder can be named.
     sys.path.insert(0, "")
     try:
-        complete = complete_arguments(given)
-        from weince_lightning.cli.command import WeinceCLI
-
-        WeinceCLI(complete)
+        _run(complete_arguments(given))
     except UsageError as error:
         sys.stderr.write(f"weince: error: {error}\n")
         raise SystemExit(2) from None
@@ -44,3 +41,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.stderr.write("\nweince: interrupted before training began; nothing was written.\n")
         raise SystemExit(130) from None
+
+
+def _run(arguments: list[str]) -> None:
+    """Run a command with complete arguments."""
+    from weince_lightning.checkpoints import CheckpointError
+
+    try:
+        if arguments[0] == "export":
+            from weince_lightning.cli.export import export
+
+            export(arguments[1:])
+        else:
+            from weince_lightning.cli.command import WeinceCLI
+
+            WeinceCLI(arguments)
+    except CheckpointError as error:
+        sys.stderr.write(f"weince: error: {error}\n")
+        raise SystemExit(1) from None

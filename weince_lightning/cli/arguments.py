@@ -21,6 +21,7 @@ Commands:
   validate  the validation numbers of a checkpoint
   test      loss and kNN on the test images
   predict   write the features and labels of the test images to an .npz file
+  export    write the encoder of a checkpoint under torchvision's or timm's names
 
 Checkpoints hold the settings they were written with, wherever they lie:
   weince validate --ckpt_path CHECKPOINT    (test and predict likewise)
@@ -39,10 +40,7 @@ More:
 """
 
 
-CHECKPOINT_WORDS = ("best", "hpc", "last")
-"""What ``--ckpt_path`` takes beside paths and addresses; Lightning looks the file up."""
-
-COMMANDS = ("fit", "validate", "test", "predict")
+COMMANDS = ("fit", "validate", "test", "predict", "export")
 
 
 class UsageError(Exception):
@@ -95,7 +93,6 @@ def complete_arguments(arguments: Sequence[str]) -> list[str]:
 
     Raises:
         UsageError: If there is no such command or configuration, or nothing says what to evaluate.
-        FileNotFoundError: If there is no such checkpoint.
     """
     command, layers, options = arguments[0], list[str](), list[str]()
     if command not in COMMANDS:
@@ -105,6 +102,8 @@ def complete_arguments(arguments: Sequence[str]) -> list[str]:
             f"the command must be one of {', '.join(COMMANDS)}, got {command!r}.{hint} "
             "See weince --help."
         )
+    if command == "export":  # it has no configuration
+        return [*arguments]
     remaining = iter(arguments[1:])
     for argument in remaining:
         flag, equals, value = argument.partition("=")
@@ -114,11 +113,8 @@ def complete_arguments(arguments: Sequence[str]) -> list[str]:
             options.append(argument)
     # The parser takes them in turn: a layer after an option would undo it.
     complete = [command, *layers, *options]
-    checkpoint = checkpoint_argument(options)
-    if checkpoint is not None:
-        _check_exists(checkpoint)
-        return complete
-    if layers or any(re.match(r"(--model|--data)\b|-h$|--help$", option) for option in options):
+    says_what = any(re.match(r"(--model|--data)\b|-h$|--help$", option) for option in options)
+    if layers or says_what or checkpoint_argument(options):
         return complete
     if command == "fit":
         sys.stderr.write(f"weince: no -c given, using the packaged {DEFAULT_CONFIG!r}.\n")
@@ -137,12 +133,6 @@ def checkpoint_argument(arguments: Sequence[str]) -> str | None:
         if flag == "--ckpt_path":
             found = value if equals else following
     return None if found in ("", "null") else found
-
-
-def _check_exists(checkpoint: str) -> None:
-    """Refuse a name that can not be a checkpoint, before Lightning loads."""
-    if not (checkpoint in CHECKPOINT_WORDS or "://" in checkpoint or Path(checkpoint).exists()):
-        raise FileNotFoundError(f"--ckpt_path must name a checkpoint, got {checkpoint!r}: no file.")
 
 
 def help_text() -> str:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import yaml
 from lightning.pytorch.utilities import rank_zero_only
 
+from weince_lightning.checkpoints import check_checkpoint
 from weince_lightning.cli.arguments import UsageError, checkpoint_argument
 from weince_lightning.losses.descriptions import classes_built_in_python
 from weince_lightning.module.saved_settings import CHECKPOINT_KEY, read_plain_part
@@ -40,15 +41,19 @@ def read_checkpoint_config(arguments: Sequence[str]) -> CheckpointConfig | None:
 
     As a configuration file does, they name classes that the command imports and calls: reading is
     safe whoever wrote the checkpoint, running what it names is not.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        CheckpointError: If it is damaged.
     """
     path = checkpoint_argument(arguments)
+    check_checkpoint(path, weights_only=False)
     if path is None or not Path(path).is_file():
         return None
     try:
         checkpoint = read_plain_part(path)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError):
-        # Whoever loads the weights says what is wrong with the file.
-        checkpoint = {}
+    except pickle.UnpicklingError:
+        checkpoint = {}  # It holds other classes, and the options may allow them.
     names = checkpoint.get(CHECKPOINT_KEY) or {}
     if "config" in names:
         return _config(names["config"], path)

@@ -12,6 +12,8 @@ import yaml
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
+from weince_lightning.checkpoints import check_checkpoint
+from weince_lightning.checkpoints.saving import save_atomically
 from weince_lightning.cli.arguments import checkpoint_argument
 from weince_lightning.cli.checkpoint_config import (
     read_checkpoint_config,
@@ -84,12 +86,14 @@ class WeinceCLI(LightningCLI):
             report_overrides(saved, final[self.config.subcommand])
 
     def _parse_ckpt_path(self) -> None:
-        """Leave the configuration as it is.
+        """Refuse a damaged checkpoint at once, and leave the configuration as it is.
 
         The parent merges the checkpoint's hyperparameters over it, so that what the user typed is
         silently lost. Here they lie under it, and loading is strict: weights of another model are
         refused.
         """
+        arguments = self.config[self.config.subcommand]
+        check_checkpoint(arguments.ckpt_path, arguments.weights_only)
 
     def before_instantiate_classes(self) -> None:
         """Keep all but fit from starting a log of their own, and predict to one process."""
@@ -115,6 +119,7 @@ class WeinceCLI(LightningCLI):
         if getattr(self.datamodule, "dataset", None) == "digits":
             # Half a second of work per epoch: processes to share it would cost more.
             warnings.filterwarnings("ignore", message=".*does not have many workers")
+        save_atomically(self.trainer)
         for logger in self.trainer.loggers:
             # A logger takes the next free version when first asked: asked now, before any of them
             # makes its folder, all that share a folder agree.

@@ -4,6 +4,7 @@ This is the only file that knows layouts and masks.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -74,7 +75,7 @@ class Candidates(NamedTuple):
         """Count the negatives :math:`K` of each anchor; shape ``(anchors,)``, int64."""
         if self.num_negatives is not None:
             return self.num_negatives
-        most = torch.full_like(self.others[:, 0], self.max_negatives)
+        most = self.others.new_full(self.others.shape[:1], self.max_negatives)
         if self.anchor_ids is None or self.candidate_ids is None:
             return most
         ids = self.candidate_ids.sort().values
@@ -187,17 +188,16 @@ def build_candidates(
     dtype = working_dtype(z0, z1)
     # Both views at once: half the operations.
     both = unit_vectors(torch.cat([z0, z1]).to(dtype))
-    # Where the rows stand among both views: first those of z0, then those of z1.
-    places = torch.arange(2 * samples, device=z0.device).view(2, samples)[:, rows]
-    others = torch.stack([places.flip(0), places], dim=2)
+    others = _places(samples, z0.device)[:, rows]
     if layout == "views" and not num_added:
         # Both halves see the same candidates: one matrix product.
-        itself = places.flatten()
-        whole = itself.shape[0] == 2 * samples
+        others = others.reshape(-1, 2)
+        whole = others.shape[0] == 2 * samples
+        itself = others[:, 1]
         anchors = both if whole else both[itself]
         both_ids = None if ids is None else torch.cat([ids, ids])
         anchor_ids = both_ids if whole or both_ids is None else both_ids[itself]
-        return [Candidates(anchors, both, others.view(-1, 2), None, anchor_ids, both_ids)]
+        return [Candidates(anchors, both, others, None, anchor_ids, both_ids)]
 
     u0, u1 = both.view(2, samples, -1).unbind()
     added, own = _added_negatives(queue, negatives, dtype)
@@ -214,10 +214,24 @@ def build_candidates(
         both_ids = None if ids is None else torch.cat([ids, ids])
         second = Candidates(u1[rows], both, others[1], None, anchor_ids, both_ids)
         return [first_group(both, both_ids, others[0]), second]
-    index = places[0, :, None]
+    index = others[1, :, :1]  # of z0
     first = first_group(u1, ids, index)
     second = Candidates(u1[rows], u0, index, None, anchor_ids, ids)
     return [first] if layout == "queries" else [first, second]
+
+
+@lru_cache(maxsize=8)
+def _places(samples: int, device: torch.device) -> Tensor:
+    """Where the other view of each sample and the sample itself stand among both views.
+
+    Kept, because steps are alike.
+
+    Returns:
+        Shape ``(2, samples, 2)``: the anchors of ``z0``, then those of ``z1``.
+    """
+    with torch.inference_mode(False):  # what is made there could not serve a gradient later
+        places = torch.arange(2 * samples, device=device).view(2, samples)
+        return torch.stack([places.flip(0), places], dim=2)
 
 
 def build_bank_candidates(
@@ -300,7 +314,7 @@ def compare(group: Candidates, out: Tensor | None = None) -> Tensor:
 
     Args:
         group: Anchors and candidates as unit vectors.
-        out: Where to put them, without gradient; None is a new tensor, with gradient.
+        out: Where to put them, without gradient; None is a new tensor, with gradient if enabled.
 
     Returns:
         In ``[-1, 1]`` up to rounding, shape ``(anchors, candidates)``, own negatives last.

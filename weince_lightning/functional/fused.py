@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from weince_lightning.functional.candidates import Scores
 from weince_lightning.functional.links import SHORTFALL_FLOOR
@@ -63,37 +64,40 @@ def differentiate(
     power = delta = None
     if blend.weibull is not None:
         power = blend.weibull[:, None]
-        delta = scratch.take("delta", similarity.shape, similarity)
+        delta = scratch.take("spare", similarity.shape, similarity)
         torch.sub(similarity.new_ones(()), similarity, out=delta).clamp_min_(SHORTFALL_FLOOR)
     # In place where the similarities will not be needed again.
     logits = similarity.clone() if with_temperature else similarity
     logits *= slope
     if delta is not None and power is not None:
-        logits -= torch.log(delta, out=scratch.take("logs", similarity.shape, similarity)).mul_(
-            power
-        )
+        logs = torch.log(delta, out=scratch.take("logs", similarity.shape, similarity))
+        logits.addcmul_(logs, power, value=-1)
     positive_logit = logits.gather(1, positive)
     scores.fill_others_(logits, torch.finfo(logits.dtype).min / 2)
     largest = logits.amax(dim=1, keepdim=True)
     weights = logits.sub_(largest).exp_()
     total = weights.sum(dim=1, keepdim=True)
-    margin = positive_logit - largest
-    losses = torch.logaddexp(total.log() - margin, margin.new_zeros(())).squeeze(1)
+    # Log odds of all negatives together against the positive.
+    odds = total.log().sub_(positive_logit.sub_(largest))
+    # Above the threshold softplus is its argument, to the last bit.
+    losses = softplus(odds, threshold=50).squeeze(1)
     if not with_similarity:
         return Derivatives(losses)
 
-    # The probability of a negative is its weight times this; beyond the largest number it is 0.
-    scale = (total + margin.exp()).reciprocal_()
+    # The probability of all negatives together, and of one as a part of its weight.
+    probability = odds.sigmoid()
+    scale = probability / total
     of_temperature = None
     if with_temperature:
-        of_positive = similarity.gather(1, positive)
-        expected = scale * ((weights * similarity).sum(dim=1, keepdim=True) - total * of_positive)
+        negatives = scale * (weights * similarity).sum(dim=1, keepdim=True)
+        expected = negatives - probability * similarity.gather(1, positive)
         of_temperature = -(slope / temperature * expected).sum()
-    rate = positive_rate = slope * scale
+    rate, positive_rate = slope * scale, slope
     if delta is not None and power is not None:
         # Where the floor holds the shortfall is a constant.
         torch.threshold_(delta, SHORTFALL_FLOOR, torch.inf)
+        positive_rate = torch.addcdiv(slope, power, delta.gather(1, positive))
         rate = torch.div(power * scale, delta, out=delta).add_(rate)
-        positive_rate = rate.gather(1, positive)
-    of_similarity = weights.mul_(rate).scatter_(1, positive, (total * positive_rate).neg_())
+    of_positive = (probability * positive_rate).neg_()
+    of_similarity = weights.mul_(rate).scatter_(1, positive, of_positive)
     return Derivatives(losses, of_similarity, of_temperature)

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from weince_lightning.functional.tails import TailFit
+from weince_lightning.functional.tails import TailFit, smallest
 
 Signals = Literal["both", "rho", "aic"]
 
@@ -25,7 +25,8 @@ def reference_hardness(rho: Tensor, quantile: float) -> Tensor:
         >>> reference_hardness(torch.tensor([0.4, 0.1, 0.3, 0.2, 0.5, 0.6]), 0.2)
         tensor(0.2000)
     """
-    return rho.kthvalue(round(quantile * (len(rho) - 1)) + 1).values
+    place = round(quantile * (len(rho) - 1))
+    return smallest(rho[None].clone(), place + 1)[0, place]
 
 
 def tail_gate(

@@ -1,19 +1,29 @@
 """Nearest neighbours by cosine similarity: weighted vote and recall, without training anything."""
 
 from collections.abc import Sequence
+from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import pad
+
+from weince_lightning.functional.threads import Scratch, count_threads, share
 
 UNKNOWN_LABEL = -1
 """The label of a sample without one; it is left out of the bank and of the queries."""
 
 _QUERY_CHUNK = 512
-"""Rows compared at once: with ``_BANK_CHUNK`` a block of similarities takes 32 MiB in float32."""
-_BANK_CHUNK = 16384
+"""Rows compared at once: with ``_BANK_CHUNK`` a block of similarities takes 16 MiB in float32."""
+_BANK_CHUNK = 8192
 """Bank rows compared at once, and moved to the device of the queries at once."""
+_GROUP = 32
+"""Similarities of which the largest decides whether the others are looked at."""
+
+
+class NoLabelError(ValueError):
+    """Every sample of the bank, or every query, has label -1."""
 
 
 class Neighbours(NamedTuple):
@@ -38,7 +48,8 @@ def nearest_neighbours(queries: Tensor, bank: Tensor, k: int) -> Neighbours:
     r"""Find the bank items with the largest cosine similarity to each query.
 
     Of equally similar bank items the earlier one is the nearer. A zero row has similarity 0 to
-    everything. Memory is that of one block of similarities, whatever the size of the bank.
+    everything. Memory is that of some blocks of similarities for each thread, whatever the size of
+    the bank.
 
     Args:
         queries: Features, shape ``(queries, features)``; their device does the work.
@@ -50,7 +61,8 @@ def nearest_neighbours(queries: Tensor, bank: Tensor, k: int) -> Neighbours:
         is).
 
     Raises:
-        ValueError: If shapes do not fit together, the bank is empty or ``k`` is below 1.
+        ValueError: If shapes do not fit together, the bank is empty, ``k`` is below 1 or a feature
+            is NaN or infinite.
 
     Example:
         >>> bank = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]])
@@ -67,20 +79,27 @@ def nearest_neighbours(queries: Tensor, bank: Tensor, k: int) -> Neighbours:
         )
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}.")
+    for name, features in (("queries", queries), ("bank", bank)):
+        if not (finite := _is_finite(features)).all():
+            raise ValueError(
+                f"{name} must be finite, got NaN or infinity in {int((~finite).sum())} of "
+                f"{len(features)} rows."
+            )
     dtype = torch.promote_types(torch.promote_types(queries.dtype, bank.dtype), torch.float32)
-    queries = normalize(queries.to(dtype), dim=1)
-    similarity = queries.new_empty(len(queries), 0)
-    index = torch.empty_like(similarity, dtype=torch.int64)
-    for start in range(0, len(bank), _BANK_CHUNK):
-        part = normalize(bank[start : start + _BANK_CHUNK].to(queries.device, dtype), dim=1)
-        nearest = [_largest(rows @ part.T, k) for rows in torch.split(queries, _QUERY_CHUNK)]
-        # What was found before stands first and comes from earlier rows: a stable sort keeps the
-        # rule for equal similarities.
-        similarity = torch.cat([similarity, torch.cat([value for value, _ in nearest])], dim=1)
-        index = torch.cat([index, torch.cat([column for _, column in nearest]) + start], dim=1)
-        similarity, order = similarity.sort(dim=1, descending=True, stable=True)
-        similarity, index = similarity[:, :k], index.gather(1, order[:, :k])
-    return Neighbours(similarity, index)
+    blocks = [
+        _Block.of(rows, min(k, len(bank)))
+        for rows in torch.split(_unit(queries.to(dtype)), _QUERY_CHUNK)
+    ]
+    threads = count_threads(queries.device)
+    with torch.autocast(queries.device.type, enabled=False):
+        for start in range(0, len(bank), _BANK_CHUNK):
+            rows = bank[start : start + _BANK_CHUNK].to(queries.device, dtype)
+            chunk = _BankChunk.of(_unit(rows), start)
+            blocks = list(chain.from_iterable(share(partial(_search, chunk), blocks, threads)))
+    return Neighbours(
+        torch.cat([block.similarity for block in blocks]),
+        torch.cat([block.indices for block in blocks]),
+    )
 
 
 def weighted_vote(
@@ -111,18 +130,18 @@ def weighted_vote(
     """
     # On the CPU: there votes are added in one order, on a GPU in any, and near ties would flip.
     similarity, labels = similarity.cpu().double(), labels.cpu()
-    classes, column = torch.unique(labels, return_inverse=True)
-    winners = []
-    for rows, columns in zip(
-        torch.split(similarity, _QUERY_CHUNK), torch.split(column, _QUERY_CHUNK), strict=True
-    ):
-        # Relative to the nearest: the same winner, and exp does not overflow.
-        weight = ((rows - rows[:, :1]) / temperature).exp()
-        none = weight.new_zeros(len(rows), len(classes))
-        votes = [none.scatter_add(1, columns[:, :size], weight[:, :size]) for size in k]
-        winners.append(torch.stack(votes).argmax(dim=2))
-    winner: Tensor = classes[torch.cat(winners, dim=1)]
-    return winner
+    # The classes of a query's own neighbours, ascending: few, however many there are in all.
+    ascending, order = labels.sort(dim=1)
+    is_new = pad(ascending[:, 1:] != ascending[:, :-1], (1, 0))
+    column = torch.empty_like(order).scatter_(1, order, is_new.cumsum(1))
+    # Relative to the nearest: the same winner, and exp does not overflow.
+    weight = ((similarity - similarity[:, :1]) / temperature).exp()
+    none = torch.zeros_like(weight)
+    votes = [none.scatter_add(1, column[:, :size], weight[:, :size]) for size in k]
+    winner = torch.stack(votes).argmax(dim=2)
+    # A winner's label: that of any neighbour in its column.
+    label = torch.empty_like(labels).scatter_(1, column, labels)
+    return torch.stack([label.gather(1, each[:, None])[:, 0] for each in winner])
 
 
 def neighbour_scores(
@@ -137,7 +156,9 @@ def neighbour_scores(
     """Score features by what their neighbours' labels tell: weighted vote and recall.
 
     See :func:`nearest_neighbours` and :func:`weighted_vote`, also for ties. Labels are any
-    integers, in the bank or not; samples with label -1 are left out.
+    integers, in the bank or not; samples with label -1 are left out. Features that are NaN or
+    infinite tell nothing and are told wrong: such a bank item is nobody's neighbour, such a query
+    counts as one without its label among the neighbours.
 
     Args:
         queries: Features to be told, shape ``(queries, features)``.
@@ -152,8 +173,8 @@ def neighbour_scores(
         A value for each ``k`` and each ``recall_at``, on the CPU.
 
     Raises:
-        ValueError: If shapes do not fit together, no query or no bank item has a label, or a
-            number is out of its range.
+        NoLabelError: If no query or no bank item has a label.
+        ValueError: If shapes do not fit together or a number is out of its range.
 
     Example:
         >>> bank, bank_labels = torch.eye(2), torch.tensor([0, 1])
@@ -166,42 +187,147 @@ def neighbour_scores(
     for name, numbers in (("k", k), ("recall_at", recall_at)):
         if not numbers or min(numbers) < 1:
             raise ValueError(f"{name} must hold numbers of at least 1, got {tuple(numbers)}.")
-    queries, query_labels = _labelled("query", queries, query_labels)
-    bank, bank_labels = _labelled("bank", bank, bank_labels)
+    queries, wanted, num_queries = _usable("query", queries, query_labels)
+    bank, bank_labels, _ = _usable("bank", bank, bank_labels)
+    if not len(queries) or not len(bank):
+        return NeighbourScores(torch.zeros(len(k)), torch.zeros(len(recall_at)))
     nearest = nearest_neighbours(queries, bank, max(*k, *recall_at))
-    labels = bank_labels.cpu()[nearest.indices.cpu()]
-    wanted = query_labels.cpu()
-    accuracy = (weighted_vote(nearest.similarity, labels, k, temperature) == wanted).float()
+    labels = bank_labels[nearest.indices.cpu()]
+    right = weighted_vote(nearest.similarity, labels, k, temperature) == wanted
     hit = labels == wanted[:, None]
-    recall = torch.stack([hit[:, :size].any(dim=1) for size in recall_at]).float()
-    return NeighbourScores(accuracy.mean(dim=1), recall.mean(dim=1))
+    found = torch.stack([hit[:, :size].any(dim=1) for size in recall_at])
+    return NeighbourScores(
+        right.sum(dim=1).float() / num_queries, found.sum(dim=1).float() / num_queries
+    )
 
 
-def _labelled(name: str, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Keep the samples that have a label."""
+def _usable(name: str, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, int]:
+    """Keep the samples with label and finite features; count those with label."""
+    if features.ndim != 2:
+        raise ValueError(
+            f"features must have shape (samples, features), got {tuple(features.shape)}."
+        )
     if labels.shape != features.shape[:1]:
         raise ValueError(
             f"{name}_labels must hold one label per row of features ({len(features)}), "
             f"got shape {tuple(labels.shape)}."
         )
-    known = labels != UNKNOWN_LABEL
-    if not known.any():
-        raise ValueError(f"{name}_labels must hold a label other than -1, got {len(labels)} of -1.")
-    return features[known.to(features.device)], labels[known]
+    labels = labels.cpu()
+    has_label = labels != UNKNOWN_LABEL
+    if not has_label.any():
+        raise NoLabelError(
+            f"{name}_labels must hold a label other than -1, got {len(labels)} of -1."
+        )
+    kept = has_label & _is_finite(features).cpu()
+    if not kept.all():  # otherwise it would be a copy
+        features, labels = features[kept.to(features.device)], labels[kept]
+    return features, labels, int(has_label.sum())
 
 
-def _largest(similarity: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of each row and their columns, equal ones in the order of the columns."""
-    width = similarity.shape[1]
-    k = min(k, width)
-    value, column = similarity.topk(min(k + 1, width), dim=1)
-    if k < width:
-        # topk chooses freely among the values equal to the k-th: where it had a choice, again.
-        tied = (value[:, k] == value[:, k - 1]).nonzero()[:, 0]
-        row, last = similarity[tied], value[tied, k : k + 1]
-        early = torch.arange(width, 0, -1, dtype=torch.int32, device=row.device)
-        priority = early.where(row == last, 0).where(row <= last, early + width)
-        column = column[:, :k].index_copy(0, tied, priority.topk(k, dim=1).indices)
-    column = column.sort(dim=1).values
-    value, order = similarity.gather(1, column).sort(dim=1, descending=True, stable=True)
-    return value, column.gather(1, order)
+def _length(rows: Tensor) -> Tensor:
+    """The Euclidean length of each row, in float32 at least."""
+    dtype = torch.promote_types(rows.dtype, torch.float32)
+    length: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=dtype)
+    return length
+
+
+def _is_finite(rows: Tensor) -> Tensor:
+    """Whether each row has a length."""
+    return _length(rows)[:, 0].isfinite()
+
+
+def _unit(rows: Tensor) -> Tensor:
+    """Scale rows to unit length, but for zeros."""
+    return rows / _length(rows).clamp_min(1e-12)
+
+
+class _Block(NamedTuple):
+    """Some queries, and what was found for them, nearest first."""
+
+    queries: Tensor
+    similarity: Tensor
+    """``-inf`` where not enough was looked at."""
+    indices: Tensor
+
+    @classmethod
+    def of(cls, queries: Tensor, k: int) -> "_Block":
+        """Begin with nothing found."""
+        similarity = queries.new_full((len(queries), k), -torch.inf)
+        return cls(queries, similarity, torch.zeros_like(similarity, dtype=torch.int64))
+
+
+class _BankChunk(NamedTuple):
+    """Some rows of the bank, dealt to groups like cards.
+
+    Banks are often sorted by class: groups of neighbouring rows would be all near or all far.
+    """
+
+    rows: Tensor
+    """Shape ``(groups * _GROUP, features)``."""
+    order: Tensor
+    """The row of the bank that each is."""
+    is_filling: Tensor | None
+    """Which rows only fill the last groups, if any."""
+
+    @classmethod
+    def of(cls, rows: Tensor, start: int) -> "_BankChunk":
+        """Deal the rows that begin at ``start`` of the bank."""
+        groups = -(-len(rows) // _GROUP)
+        missing = groups * _GROUP - len(rows)
+        order = torch.arange(start, start + groups * _GROUP, device=rows.device)
+        order = order.view(_GROUP, groups).T.flatten()
+        is_filling = order >= start + len(rows) if missing else None
+        rows = pad(rows, (0, 0, 0, missing)) if missing else rows
+        rows = rows.view(_GROUP, groups, rows.shape[1]).transpose(0, 1).flatten(0, 1)
+        return cls(rows, order, is_filling)
+
+
+def _search(chunk: _BankChunk, blocks: Sequence[_Block]) -> list[_Block]:
+    """Look for nearer neighbours in a chunk of the bank."""
+    scratch = Scratch()
+    answer = []
+    for block in blocks:
+        similarity = scratch.take("similarity", (len(block.queries), len(chunk.rows)), chunk.rows)
+        torch.mm(block.queries, chunk.rows.T, out=similarity)
+        if chunk.is_filling is not None:
+            similarity.masked_fill_(chunk.is_filling, -torch.inf)
+        answer.append(_merge(block, similarity, chunk.order))
+    return answer
+
+
+def _merge(block: _Block, similarity: Tensor, order: Tensor) -> _Block:
+    """Put among the neighbours found so far what is nearer.
+
+    Args:
+        block: Neighbours among earlier bank rows.
+        similarity: Shape ``(queries, groups * _GROUP)``.
+        order: The bank row of each column.
+    """
+    num_queries, k = block.similarity.shape
+    groups = similarity.view(num_queries, similarity.shape[1] // _GROUP, _GROUP)
+    largest = groups.amax(2)
+    # What only equals the k-th found so far comes later, and is farther.
+    last = block.similarity[:, -1:]
+    is_taken = largest > last
+    bound = torch.full_like(last, -torch.inf)
+    if largest.shape[1] > k:
+        # What is below the largest of k groups is not among the k nearest.
+        bound = largest.topk(k, sorted=False).values.amin(1, keepdim=True)
+        is_taken &= largest >= bound
+    query, group = is_taken.nonzero(as_tuple=True)
+    members = groups.flatten(0, 1).index_select(0, query * groups.shape[1] + group)
+    is_near = (members > last[query]) & (members >= bound[query])
+    taken, member = is_near.nonzero(as_tuple=True)
+    if not len(taken):
+        return block
+    query, row = query[taken], order[group[taken] * _GROUP + member]
+    # By query, then by bank row: a stable sort by similarity then keeps the earlier first.
+    by_row = (query * (int(order[-1]) + 1) + row).argsort()
+    query, row, value = query[by_row], row[by_row], members[taken, member][by_row]
+    count = query.bincount(minlength=num_queries)
+    place = torch.arange(k, k + len(query), device=query.device) - (count.cumsum(0) - count)[query]
+    wide = pad(block.similarity, (0, int(count.max())), value=-torch.inf)
+    indices = pad(block.indices, (0, int(count.max())))
+    wide[query, place], indices[query, place] = value, row
+    wide, by_similarity = wide.sort(dim=1, descending=True, stable=True)
+    return _Block(block.queries, wide[:, :k].clone(), indices.gather(1, by_similarity[:, :k]))

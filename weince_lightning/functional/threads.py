@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from itertools import pairwise
-from threading import Barrier
+from threading import Barrier, local
 from typing import TypeVar
 
 import torch
@@ -22,8 +22,15 @@ MOST_THREADS = 16
 """Each has memory of its own."""
 
 
+MOST_HELD = 2**20
+"""Elements of a tensor that a thread keeps from one batch to the next."""
+
+
 class Scratch:
-    """Tensors of a thread that are used again and again: they stay in the cache."""
+    """Tensors of a thread that are used again and again: they stay in the cache.
+
+    New memory is not free: the system clears it, page by page, when it is first used.
+    """
 
     def __init__(self) -> None:
         self._held: dict[str, Tensor] = {}
@@ -36,11 +43,19 @@ class Scratch:
             shape: Its shape.
             like: Has its type and is on its device.
         """
-        size = math.prod(shape)
         held = self._held.get(name)
-        if held is None or held.numel() < size:
-            held = self._held[name] = like.new_empty(size)
-        return held[:size].view(shape)
+        if held is not None and held.dtype == like.dtype:
+            if held.shape == shape:
+                return held
+            size = math.prod(shape)
+            if held.numel() >= size:
+                return held.view(-1)[:size].view(shape)
+        held = self._held[name] = like.new_empty(shape)
+        return held
+
+    def shrink(self) -> None:
+        """Let the largest tensors go."""
+        self._held = {k: held for k, held in self._held.items() if held.numel() <= MOST_HELD}
 
 
 def count_threads(device: torch.device) -> int:
@@ -51,12 +66,12 @@ def count_threads(device: torch.device) -> int:
 
 
 def share(
-    work: Callable[[Sequence[Item]], Result], items: Sequence[Item], threads: int
+    work: Callable[[Sequence[Item], Scratch], Result], items: Sequence[Item], threads: int
 ) -> list[Result]:
     """Deal items to the threads, each a run of neighbours, without gradients.
 
     Args:
-        work: What a thread does with its items; it may have no effect on another's.
+        work: What a thread does with its items, in its memory; it may have no effect on another's.
         items: At least one. Which thread gets which depends on the numbers of both alone.
         threads: At most so many.
 
@@ -66,10 +81,22 @@ def share(
     threads = min(threads, len(items))
     if threads <= 1:
         with torch.no_grad():
-            return [work(items)]
+            return [work(items, Scratch())]
+
+    @torch.no_grad()
+    def run(items: Sequence[Item]) -> Result:
+        try:
+            return work(items, _own.scratch)
+        finally:
+            _own.scratch.shrink()
+
     cuts = [len(items) * i // threads for i in range(threads + 1)]
     runs = [items[start:stop] for start, stop in pairwise(cuts)]
-    return list(_pool(torch.get_num_threads()).map(torch.no_grad()(work), runs))
+    return list(_pool(torch.get_num_threads()).map(run, runs))
+
+
+_own = local()
+"""Of each thread of the pool; goes with it."""
 
 
 @lru_cache(maxsize=1)
@@ -79,6 +106,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     all_started = Barrier(workers + 1)
 
     def start() -> None:
+        _own.scratch = Scratch()
         torch.set_num_threads(1)
         torch.get_num_threads()  # makes it this thread's own
         all_started.wait()

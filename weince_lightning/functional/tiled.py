@@ -60,7 +60,9 @@ class Tiled:
                 stop = min(start + most, size)
                 places = slice(first + start, first + stop)
                 rows = slice(start, stop)
-                self.blocks.append(_Block(index, group.select(rows), rows, places))
+                # Of one block no views are needed: on a small batch even they cost.
+                part = group if stop - start == size else group.select(rows)
+                self.blocks.append(_Block(index, part, rows, places))
             first += size
         sizes = [b.anchors.num_anchors * b.anchors.num_columns for b in self.blocks]
         shared = max(sizes) >= LEAST_SHARED
@@ -83,8 +85,7 @@ class Tiled:
             read: Gets scores, and a tensor like the similarities with any content that it may use.
         """
 
-        def work(blocks: Sequence[_Block]) -> list[Result]:
-            scratch = Scratch()
+        def work(blocks: Sequence[_Block], scratch: Scratch) -> list[Result]:
             found = []
             for block in blocks:
                 scores = self.score(block, scratch)
@@ -99,12 +100,12 @@ class Tiled:
         key = block.group, block.rows.start
         similarity = self._kept.get(key)
         if similarity is None:
-            like = block.anchors.anchors
-            shape = block.anchors.num_anchors, block.anchors.num_columns
-            out = like.new_empty(shape) if self._keep else scratch.take("similarity", shape, like)
-            similarity = compare(block.anchors, out)
             if self._keep:
-                self._kept[key] = similarity
+                similarity = self._kept[key] = compare(block.anchors)
+            else:
+                like = block.anchors.anchors
+                shape = block.anchors.num_anchors, block.anchors.num_columns
+                similarity = compare(block.anchors, scratch.take("similarity", shape, like))
         return score(block.anchors, similarity)
 
     def losses(
@@ -155,16 +156,18 @@ class _Gradients:
         Args:
             block: Which.
             gradient: Shape ``(anchors, candidates)``.
-            of_candidates: What a thread has collected of all blocks, by group; it is added to.
+            of_candidates: What a thread has collected of all blocks, by group, shape
+                ``(features, candidates)``; it is added to.
         """
         anchors, candidates, own = block.anchors.tensors
-        shared = gradient[:, : len(candidates)]
+        shared = gradient if own is None else gradient[:, : len(candidates)]
         of_anchors = torch.mm(shared, candidates, out=self._of_anchors[block.group][block.rows])
+        # Transposed, as (features, candidates): that product is a sixth faster on a CPU.
         so_far = of_candidates.get(block.group)
         if so_far is not None:
-            so_far.addmm_(shared.T, anchors)
+            so_far.addmm_(anchors.T, shared)
         elif candidates.requires_grad:  # the keys of a memory bank do not
-            of_candidates[block.group] = shared.T @ anchors
+            of_candidates[block.group] = anchors.T @ shared
         of_own = self._of_own[block.group]
         if own is not None and of_own is not None:
             alone = gradient[:, len(candidates) :]
@@ -176,7 +179,7 @@ class _Gradients:
         found: list[Tensor | None] = []
         for index, group in enumerate(self._groups):
             of_anchors = self._of_anchors[index]
-            collected = [part[index] for part in parts if index in part]
+            collected = [part[index].T for part in parts if index in part]
             # Not in place: torch.compile refuses that.
             if group.anchors is group.candidates:
                 found += [sum(collected, of_anchors), None, self._of_own[index]]
@@ -211,8 +214,8 @@ class _TiledLosses(torch.autograd.Function):
         with_temperature = with_gradient and ctx.needs_input_grad[4]
         gradients = _Gradients(tiled.groups) if with_gradient else None
 
-        def work(blocks: Sequence[_Block]) -> _Found:
-            found, scratch = _Found([], [], {}), Scratch()
+        def work(blocks: Sequence[_Block], scratch: Scratch) -> _Found:
+            found = _Found([], [], {})
             for block in blocks:
                 result = _differentiate(
                     tiled.score(block, scratch),
@@ -231,8 +234,10 @@ class _TiledLosses(torch.autograd.Function):
             return found
 
         parts = share(work, tiled.blocks, tiled.threads)
-        per_anchor = torch.cat([losses for part in parts for losses in part.losses])
+        losses = [of_block for part in parts for of_block in part.losses]
+        per_anchor = losses[0] if len(losses) == 1 else torch.cat(losses)
         ctx.mark_non_differentiable(per_anchor)
+        ctx.set_materialize_grads(False)  # zeros for it would be for nothing
         if gradients is not None:
             of_temperature = [found for part in parts for found in part.of_temperature]
             # For a gradient of the gradient only.
@@ -247,7 +252,7 @@ class _TiledLosses(torch.autograd.Function):
         return per_anchor.sum() * weight, per_anchor
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor, _: None) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
         inputs, kept = saved[: len(saved) // 2], saved[len(saved) // 2 :]
         if torch.is_grad_enabled():
@@ -268,11 +273,15 @@ def _differentiate(
 ) -> Derivatives:
     """Compute the losses of a block and their derivatives, in closed form or by autograd."""
     if objective.blend is not None:
-        blend = objective.blend.select(places)
+        blend = objective.blend
+        if blend.softmax.shape[0] > scores.similarity.shape[0]:
+            blend = blend.select(places)
         return differentiate(scores, blend, temperature, scratch, with_gradient, with_temperature)
     if not with_gradient:
         return Derivatives(objective.evaluate(scores, places, temperature))
-    leaves = [scores.similarity.requires_grad_()]
+    # Detached: the thread's memory itself may not ask for a gradient.
+    scores = scores._replace(similarity=scores.similarity.detach().requires_grad_())
+    leaves = [scores.similarity]
     if isinstance(temperature, Tensor):
         temperature = temperature.detach().requires_grad_()
         leaves.append(temperature)

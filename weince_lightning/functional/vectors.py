@@ -30,15 +30,11 @@ def unit_vectors(embeddings: Tensor) -> Tensor:
 
 def _scale(embeddings: Tensor) -> tuple[Tensor, Tensor]:
     """Return the unit vectors and one over the length of each row, 0 where that counts as zero."""
-    # Squares of entries relative to the largest neither overflow nor vanish.
-    largest = embeddings.detach().abs().amax(dim=-1, keepdim=True)
-    largest.clamp_min_(torch.finfo(embeddings.dtype).tiny)
-    relative = embeddings / largest
-    length = torch.linalg.vector_norm(relative, dim=-1, keepdim=True)
-    is_zero = length.detach() * largest < MIN_NORM
-    # Before the division too: the derivative of the length of a zero vector is not defined.
-    inverse = length.masked_fill(is_zero, 1.0).reciprocal().masked_fill(is_zero, 0.0)
-    return relative * inverse, inverse / largest
+    # In double precision the squares of single precision neither overflow nor vanish. MPS lacks it.
+    dtype = embeddings.dtype if embeddings.device.type == "mps" else torch.float64
+    length = torch.linalg.vector_norm(embeddings, dim=-1, keepdim=True, dtype=dtype)
+    inverse = torch.threshold(length, MIN_NORM, torch.inf).reciprocal().to(embeddings.dtype)
+    return embeddings * inverse, inverse
 
 
 class _UnitVectors(torch.autograd.Function):
@@ -56,4 +52,5 @@ class _UnitVectors(torch.autograd.Function):
         if torch.is_grad_enabled():  # for a second derivative both depend on the embeddings
             unit, inverse = _scale(embeddings)
         along = (unit * gradient).sum(dim=-1, keepdim=True)
-        return torch.mul(gradient - unit * along, inverse)
+        across = torch.addcmul(gradient, unit, along, value=-1)
+        return torch.mul(across, inverse)

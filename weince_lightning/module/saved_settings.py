@@ -87,14 +87,17 @@ class RebuildableModule(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Put the settings into the checkpoint as they are now, and the classes' names."""
-        settings = self._settings()
-        for name in self._decided_by_subclass:
-            settings.pop(name, None)
-        checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY] = settings
+        settings, decided = self._settings(), self._decided_by_subclass
         data = getattr(self._trainer, "datamodule", None)
         checkpoint.setdefault(CHECKPOINT_KEY, {}).update(
-            model=import_path(self), data=None if data is None else import_path(data)
+            model=import_path(self),
+            data=None if data is None else import_path(data),
+            decided_by_subclass={k: v for k, v in settings.items() if k in decided},
         )
+        # What the constructor can be called with.
+        checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY] = {
+            name: value for name, value in settings.items() if name not in decided
+        }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Remember what was saved, for errors."""

@@ -1,0 +1,90 @@
+"""Monitors in two processes under ``strategy="ddp"`` against one process with the same images."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from monitor_processes import FAR, fit
+
+pytestmark = pytest.mark.skipif(
+    not torch.distributed.is_available() or sys.platform == "win32", reason="needs gloo processes"
+)
+
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """What two processes found."""
+    folder = tmp_path_factory.mktemp("monitors")
+    process = subprocess.Popen(
+        [sys.executable, str(TESTS / "monitor_processes.py"), str(folder)],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)]),
+            "OMP_NUM_THREADS": "1",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        # The second process is a child of the first, and would wait for it for half an hour.
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    assert process.returncode == 0, output
+    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+
+
+@pytest.mark.parametrize(("case", "max_samples"), [("all", 100), ("some", 12)])
+def test_the_geometry_is_that_of_one_process(ranks, case, max_samples):
+    whole = fit(1, max_samples)["metrics"]
+    names = {name for name in whole if name.startswith("geometry")}
+    assert len(names) == 10
+    for rank in ranks:
+        found = rank[case]["metrics"]
+        assert {name: found[name] for name in names} == pytest.approx(
+            {name: whole[name] for name in names}, rel=1e-4, abs=1e-5
+        )
+
+
+def test_the_bound_on_samples_was_felt(ranks):
+    every, some = (ranks[0][case]["metrics"] for case in ("all", "some"))
+    assert every["geometry/alignment"] != some["geometry/alignment"]
+
+
+def test_a_probe_counts_each_validation_image_once(ranks):
+    whole = fit(1, 100)["metrics"]
+    names = [f"{probe}/{split}_top{k}" for probe in ("probe", FAR) for split in ("train", "val")
+             for k in (1, 5)]  # fmt: skip
+    for rank in ranks:
+        found = rank["all"]["metrics"]
+        assert [found[name] for name in names] == pytest.approx([whole[name] for name in names])
+    # Images that all are right or wrong could be counted twice unnoticed.
+    assert 0 < whole["probe/val_top1"] < 1
+
+
+def test_probes_are_equal_on_all_processes(ranks):
+    for own, other in zip(*(rank["all"]["weights"] for rank in ranks), strict=True):
+        assert torch.equal(own, other)
+
+
+def test_a_resume_within_an_epoch_keeps_the_counts_of_all_processes(ranks):
+    for rank in ranks:
+        found = rank["resume"]
+        assert found["whole steps"] == found["resumed steps"] == 4
+        assert found["resumed"] == found["whole"]
+        assert len(found["whole"]) == 4
+
+
+def test_processes_with_different_numbers_of_batches_end_and_agree(ranks):
+    assert ranks[0]["uneven"] == ranks[1]["uneven"]
+    for found in ranks[0]["uneven"]:
+        assert len(found) == 10

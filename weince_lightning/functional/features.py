@@ -1,0 +1,252 @@
+"""From a model and batches to features, and to what their neighbours tell: one number everywhere.
+
+A monitor during training and an evaluation of the checkpoint afterwards call the same function.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain, islice
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
+
+from weince_lightning.functional.neighbours import NeighbourScores, neighbour_scores
+
+RECALL_AT = (1, 2, 5, 10, 20, 50)
+"""Numbers of neighbours of the recall, as in the paper's tables."""
+
+_ROWS_EXCHANGED = 8192
+"""Rows of a process that are on the device at once while processes exchange features."""
+
+
+class Processes(Protocol):
+    """Processes that share the work: the module :mod:`weince_lightning.distributed` is them."""
+
+    def world_size(self) -> int:
+        """Count the processes."""
+
+    def rank(self) -> int:
+        """Return the place of this process."""
+
+    def shared_counts(self, counts: Sequence[int], device: torch.device) -> list[list[int]]:
+        """Tell every process the counts of each, in the order of the ranks."""
+
+    def gather(self, tensor: Tensor, sizes: Sequence[int] | None = None) -> Tensor:
+        """Concatenate the rows of all processes in the order of their ranks."""
+
+
+def extract_features(
+    model: nn.Module, batches: Iterable[Any], processes: Processes | None = None
+) -> tuple[Tensor, Tensor]:
+    """Compute the features of a data set in evaluation mode, without gradient and autocast.
+
+    Modes, BatchNorm statistics and gradients of the model are left as they were. Every sample
+    counts once: of a ``DataLoader`` that shuffles, drops the last batch or has a sampler for
+    several processes, only the batch size matters, and its data set is read in order. What else
+    decides about the batches is followed, and must give the same each time.
+
+    Args:
+        model: Maps images to features, shape ``(B, features)``.
+        batches: ``(images, labels)``, anything after them is ignored.
+        processes: They share the batches, which must be the same on all. Each gets the features of
+            all, to the last bit those of one process, with the buffers (such as the statistics of
+            BatchNorm) of the first.
+
+    Returns:
+        Features, shape ``(samples, features)``, float32 or float64, and labels, shape
+        ``(samples,)``, int64, on the CPU in the order of the batches.
+
+    Raises:
+        ValueError: If the features have another shape, or there is no batch.
+
+    Example:
+        >>> batches = [(torch.ones(2, 1, 2, 2), torch.tensor([3, 4]))]
+        >>> extract_features(nn.Flatten(), batches)
+        (tensor([[1., 1., 1., 1.],
+                [1., 1., 1., 1.]]), tensor([3, 4]))
+    """
+    rank, world_size = (processes.rank(), processes.world_size()) if processes else (0, 1)
+    device, dtype = _placement(model)
+    features: list[Tensor] = []
+    labels: list[Tensor] = []
+    numbers: list[Tensor] = []
+    with _evaluation(model), _buffers_of_first(model, processes):
+        for number, (images, batch_labels, *_) in _share(batches, rank, world_size):
+            if images.is_floating_point():
+                images = images.to(dtype)
+            found = model(images.to(device))
+            if found.ndim != 2:
+                raise ValueError(
+                    "model must give features of shape (batch, features), got "
+                    f"{tuple(found.shape)}."
+                )
+            features.append(found.to("cpu", torch.promote_types(found.dtype, torch.float32)))
+            labels.append(batch_labels.to("cpu", torch.int64))
+            numbers.append(torch.full_like(labels[-1], number))
+    if processes is None or world_size == 1:
+        if not features:
+            raise _no_batch()
+        return torch.cat(features), torch.cat(labels)
+    return _exchange(features, labels, numbers, processes, device)
+
+
+def knn_scores(
+    model: nn.Module,
+    bank: Iterable[Any],
+    queries: Iterable[Any],
+    k: Sequence[int],
+    temperature: float,
+    processes: Processes | None = None,
+) -> NeighbourScores:
+    """Score a model by what the nearest bank items tell about the queries.
+
+    See :func:`extract_features` for the batches and
+    :func:`~weince_lightning.functional.neighbours.neighbour_scores` for the score. The same
+    weights, bank and queries give the same score, to the last digit.
+
+    Args:
+        model: Maps images to features, shape ``(B, features)``; its device does the work.
+        bank: Batches ``(images, labels)`` whose labels vote.
+        queries: Batches ``(images, labels)`` whose labels are asked for.
+        k: Numbers of neighbours that vote, each at least 1.
+        temperature: Temperature of the votes, positive, dimensionless.
+        processes: They share the batches, and each gets the score.
+
+    Returns:
+        Accuracy for each ``k``, and recall at each of ``RECALL_AT``.
+
+    Raises:
+        NoLabelError: If no query or no bank item has a label.
+        ValueError: If there is no batch, or a number is out of its range.
+    """
+    bank_features, bank_labels = extract_features(model, bank, processes)
+    features, labels = extract_features(model, queries, processes)
+    return neighbour_scores(
+        features.to(_placement(model)[0]), labels, bank_features, bank_labels,
+        k, RECALL_AT, temperature,
+    )  # fmt: skip
+
+
+def _placement(model: nn.Module) -> tuple[torch.device, torch.dtype]:
+    """Where and in which precision the model computes."""
+    for tensor in chain(model.parameters(), model.buffers()):
+        if tensor.is_floating_point():
+            return tensor.device, tensor.dtype
+    return torch.device("cpu"), torch.float32
+
+
+@contextmanager
+def _evaluation(model: nn.Module) -> Iterator[None]:
+    """Put the model into evaluation mode, and each of its parts back into its own."""
+    modes = [(module, module.training) for module in model.modules()]
+    device, _ = _placement(model)
+    try:
+        model.eval()
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
+def _buffers_of_first(model: nn.Module, processes: Processes | None) -> Iterator[None]:
+    """Lend the first process's buffers to the others: its checkpoint holds them.
+
+    BatchNorm that is not synchronised has statistics of its own on each process.
+    """
+    if processes is None or processes.world_size() == 1:
+        yield
+        return
+    sizes = [1] + [0] * (processes.world_size() - 1)
+    own = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        for buffer, _ in own:
+            mine = buffer[None] if processes.rank() == 0 else buffer.new_empty(0, *buffer.shape)
+            buffer.copy_(processes.gather(mine, sizes)[0])
+        yield
+    finally:
+        for buffer, value in own:
+            buffer.copy_(value)
+
+
+def _share(batches: Iterable[Any], rank: int, world_size: int) -> Iterator[tuple[int, Any]]:
+    """Give every so many batches, with their numbers; a loader of torch reads those alone."""
+    numbers = range(rank, 2**63, world_size)
+    if (
+        type(batches) is not DataLoader
+        or isinstance(batches.dataset, IterableDataset)
+        or batches.batch_sampler is None  # the data set itself makes batches
+    ):
+        return zip(numbers, islice(batches, rank, None, world_size), strict=False)
+    indices: Iterable[Any] = batches.batch_sampler
+    size, total = batches.batch_size, len(batches.dataset)  # type: ignore[arg-type]
+    if size is not None and _is_of_all(batches.sampler, total):
+        indices = [list(range(i, min(i + size, total))) for i in range(0, total, size)]
+    loader = DataLoader(
+        batches.dataset,
+        batch_sampler=list(indices)[rank::world_size],
+        num_workers=batches.num_workers,
+        collate_fn=batches.collate_fn,
+        pin_memory=batches.pin_memory,
+        timeout=batches.timeout,
+        worker_init_fn=batches.worker_init_fn,
+        multiprocessing_context=batches.multiprocessing_context,
+        # Every iteration draws a seed; without an own generator, from the global one.
+        generator=torch.Generator(),
+        prefetch_factor=batches.prefetch_factor,
+    )
+    return zip(numbers, loader, strict=False)
+
+
+def _is_of_all(sampler: Any, total: int) -> bool:
+    """Whether a sampler only puts the whole data set in an order, or deals it to processes."""
+    if isinstance(sampler, RandomSampler) and sampler.replacement:
+        return False
+    is_order = isinstance(sampler, SequentialSampler | RandomSampler) and len(sampler) == total
+    return is_order or isinstance(sampler, DistributedSampler)
+
+
+def _exchange(
+    features: list[Tensor],
+    labels: list[Tensor],
+    numbers: list[Tensor],
+    processes: Processes,
+    device: torch.device,
+) -> tuple[Tensor, Tensor]:
+    """Put the batches of all processes in order; a process may have none."""
+    rows = sum(map(len, features))
+    width = features[0].shape[1] if features else 0
+    is_double = bool(features) and features[0].dtype == torch.float64
+    counts = processes.shared_counts([rows, width, is_double], device)
+    sizes = [count[0] for count in counts]
+    if not sum(sizes):
+        raise _no_batch()
+    dtype = torch.float64 if any(count[2] for count in counts) else torch.float32
+    width = max(count[1] for count in counts)
+    own = torch.cat([torch.empty(0, width, dtype=dtype), *features])
+    features.clear()
+    none = torch.empty(0, dtype=torch.int64)
+    about = torch.stack([torch.cat([none, *labels]), torch.cat([none, *numbers])], dim=1)
+    all_labels, all_numbers = processes.gather(about.to(device), sizes).cpu().unbind(1)
+    order = all_numbers.argsort(stable=True)
+    place = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order)))
+    places = torch.split(place, sizes)
+    answer = own.new_empty(len(order), width)
+    for start in range(0, max(sizes), _ROWS_EXCHANGED):
+        part = slice(start, start + _ROWS_EXCHANGED)
+        found = processes.gather(own[part].to(device), [len(each[part]) for each in places])
+        answer[torch.cat([each[part] for each in places])] = found.cpu()
+    return answer, all_labels[order]
+
+
+def _no_batch() -> ValueError:
+    return ValueError("batches must hold at least one batch, got none.")
