@@ -83,19 +83,25 @@ def test_a_step_of_two_processes_in_micro_batches_is_that_of_one_whole_batch(ran
 
 
 def test_training_with_all_callbacks_ends_with_the_same_on_both_processes(ranks):
-    first, second = (rank["monitors"] for rank in ranks("lightning"))
-    assert torch.equal(first["parameters"], second["parameters"])
+    first, second = (rank["watched"] for rank in ranks("lightning"))
+    torch.testing.assert_close(first["state"], second["state"], rtol=0, atol=0)
     metrics = first["metrics"]
-    assert {"train/loss", "val/loss", "tail/lambda_mean", "knn/top1", "probe/val_top1"} <= set(
-        metrics
-    )
+    names = {"train/loss", "val/loss", "tail/lambda_mean", "knn/top1", "knn_2/top1"}
+    names |= {"probe/val_top1", "probe_2/val_top1", "geometry/alignment"}
+    assert names <= set(metrics)
     assert all(map(math.isfinite, metrics.values()))
     of_all = [key for key in metrics if not key.startswith("train/loss")]
     assert [metrics[key] for key in of_all] == [second["metrics"][key] for key in of_all]
 
 
+@pytest.mark.parametrize("what", ["state", "moments", "steps", "stream"])
+def test_two_processes_train_bit_identically_with_and_without_callbacks(ranks, what):
+    for rank in ranks("lightning"):
+        torch.testing.assert_close(rank["watched"][what], rank["alone"][what], rtol=0, atol=0)
+
+
 def test_batch_norm_that_is_not_synchronised_is_warned_of_once_and_on_one_process(ranks):
-    first, second = (rank["monitors"]["warnings"] for rank in ranks("lightning"))
+    first, second = (rank["watched"]["warnings"] for rank in ranks("lightning"))
     (message,) = first
     assert message.startswith("sync_batchnorm must be True")
     assert "2 processes" in message

@@ -15,7 +15,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from weince_lightning import ContrastiveModule, InfoNCELoss, WEINCELoss
-from weince_lightning.callbacks import KNNMonitor, OnlineLinearProbe, TailMonitor
+from weince_lightning.callbacks import (
+    GeometryMonitor,
+    KNNMonitor,
+    OnlineLinearProbe,
+    TailMonitor,
+)
 from weince_lightning.data import VisionData
 
 SIZE = 8
@@ -132,27 +137,41 @@ def train(name: str, num_processes: int, case: Case) -> Ending:
     )
 
 
-def train_with_monitors() -> dict[str, Any]:
-    """Train a network with BatchNorm under all callbacks; returns its metrics and warnings."""
+def monitors() -> list[Any]:
+    return [
+        TailMonitor(every_n_steps=1, figure=True),
+        KNNMonitor(),
+        KNNMonitor(bank="val", queries="train", name="knn_2"),
+        OnlineLinearProbe(num_classes=10),
+        OnlineLinearProbe(num_classes=10, name="probe_2", learning_rate=1e-3),
+        GeometryMonitor(),
+    ]
+
+
+def train_digits(folder: str, callbacks: list[Any]) -> dict[str, Any]:
+    """Train a network with BatchNorm; returns all that is left, and the warnings."""
     torch.manual_seed(0)
     module = ContrastiveModule("convnet", in_channels=1, image_size=16)
-    monitors = [TailMonitor(every_n_steps=1), KNNMonitor(), OnlineLinearProbe(num_classes=10)]
     trainer = make_trainer(
         import_module("lightning"),
         2,
-        callbacks=monitors,
+        callbacks=callbacks,
         max_epochs=2,
         limit_train_batches=2,
         log_every_n_steps=1,
         num_sanity_val_steps=2,
-        use_distributed_sampler=True,
+        gradient_clip_val=0.5,
+        default_root_dir=folder,
     )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         trainer.fit(module, VisionData("digits", batch_size=64))
     return {
         "metrics": {key: value.item() for key, value in trainer.callback_metrics.items()},
-        "parameters": nn.utils.parameters_to_vector(module.parameters()).detach(),
+        "state": module.state_dict(),
+        "moments": trainer.optimizers[0].state_dict()["state"],
+        "steps": trainer.global_step,
+        "stream": torch.get_rng_state(),
         "warnings": [str(each.message) for each in caught if "weince_lightning" in each.filename],
     }
 
@@ -162,7 +181,8 @@ def main(name: str, folder: str) -> None:
     cases = {**CASES, **MICRO_BATCHES} if name == "lightning" else CASES
     found: dict[str, Any] = {case: tuple(train(name, 2, cases[case])) for case in cases}
     if name == "lightning":
-        found["monitors"] = train_with_monitors()
+        found["watched"] = train_digits(folder, monitors())
+        found["alone"] = train_digits(folder, [])
     torch.save(found, Path(folder) / f"{torch.distributed.get_rank()}.pt")
 
 

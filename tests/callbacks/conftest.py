@@ -68,6 +68,8 @@ class Data(LightningDataModule):
 class Module(LightningModule):
     """Everything a monitor could disturb: BatchNorm, dropout, a submodule kept in evaluation."""
 
+    validates_loss = False
+
     def __init__(self, loss: Any = None):
         super().__init__()
         self.encoder = nn.Sequential(
@@ -99,7 +101,13 @@ class Module(LightningModule):
         self, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> dict[str, Any]:
         views, labels = batch
-        return {"features": tuple(self(view) for view in views), "labels": labels}
+        features = tuple(self(view) for view in views)
+        outputs = {"features": features, "labels": labels}
+        if self.validates_loss:
+            projections = tuple(self.head(feature) for feature in features)
+            terms = self.loss.terms(*projections) if len(labels) > 1 else None
+            outputs |= {"projections": projections, "terms": terms}
+        return outputs
 
     def test_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         return self.validation_step(batch, batch_idx)

@@ -9,7 +9,12 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from sklearn.neighbors import KNeighborsClassifier
 
 from weince_lightning import ContrastiveModule
-from weince_lightning.callbacks import KNNMonitor, OnlineLinearProbe, TailMonitor
+from weince_lightning.callbacks import (
+    GeometryMonitor,
+    KNNMonitor,
+    OnlineLinearProbe,
+    TailMonitor,
+)
 from weince_lightning.data import VisionData
 from weince_lightning.functional.features import extract_features
 
@@ -42,7 +47,9 @@ def train(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def watched(train):
-    return train([TailMonitor(), KNNMonitor(), OnlineLinearProbe(num_classes=10)])
+    return train(
+        [TailMonitor(), KNNMonitor(), OnlineLinearProbe(num_classes=10), GeometryMonitor()]
+    )
 
 
 def test_knn_accuracy_is_that_of_scikit_learn(watched):

@@ -8,14 +8,21 @@ import torch
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
-from weince_lightning.callbacks import KNNMonitor, OnlineLinearProbe, TailMonitor
+from weince_lightning.callbacks import (
+    GeometryMonitor,
+    KNNMonitor,
+    OnlineLinearProbe,
+    TailMonitor,
+)
 
 MONITORS = {
-    "tail": lambda: [TailMonitor(every_n_steps=1)],
+    "tail": lambda: [TailMonitor(every_n_steps=1, figure=True)],
     "knn": lambda: [KNNMonitor()],
     "probe": lambda: [OnlineLinearProbe(num_classes=4)],
+    "geometry": lambda: [GeometryMonitor()],
     "all": lambda: [
-        TailMonitor(every_n_steps=2),
+        TailMonitor(every_n_steps=2, figure=True),
+        GeometryMonitor(),
         KNNMonitor(),
         KNNMonitor(name="knn_2"),
         OnlineLinearProbe(num_classes=4),
@@ -33,6 +40,7 @@ def train(make_trainer, make_module, make_data, tmp_path):
         np.random.seed(3)
         random.seed(3)
         module = make_module()
+        module.validates_loss = True
         trainer = make_trainer(
             callbacks=callbacks,
             logger=[TensorBoardLogger(tmp_path), CSVLogger(tmp_path)],
@@ -83,6 +91,7 @@ trainer:
     - class_path: weince_lightning.callbacks.OnlineLinearProbe
       init_args:
         num_classes: 10
+    - class_path: weince_lightning.callbacks.GeometryMonitor
 """
     )
     cli = LightningCLI(
@@ -92,7 +101,8 @@ trainer:
         save_config_callback=None,
         args=["--config", str(config), "--model.loss=null"],
     )
-    tail, far, near, probe = cli.trainer.callbacks[:4]
+    tail, far, near, probe, geometry = cli.trainer.callbacks[:5]
     assert (tail.every_n_steps, probe.num_classes, probe.name) == (10, 10, "probe")
     assert (far.k, far.temperature, far.name, far.every_n_epochs) == ((1, 20), 0.07, "knn_far", 2)
     assert near.k == (1, 5, 20, 50)
+    assert isinstance(geometry, GeometryMonitor)

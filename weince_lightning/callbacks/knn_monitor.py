@@ -116,11 +116,16 @@ class KNNMonitor(Callback):
         metrics = {f"{self.name}/top1_k{k}": value for k, value in top1.items()}
         for r, value in zip(RECALL_AT, scores.recall, strict=True):
             metrics[f"{self.name}/recall_at_{r}"] = value
-        # All processes have the same numbers; the mean of three of them would be rounded.
-        pl_module.log_dict(metrics, sync_dist=True, reduce_fx="max")
-        pl_module.log(
-            f"{self.name}/top1", top1[max(self.k)], prog_bar=True, sync_dist=True, reduce_fx="max"
-        )
+        metrics[f"{self.name}/top1"] = top1[max(self.k)]
+        for name, value in metrics.items():
+            pl_module.log(
+                name,
+                value.to(pl_module.device),  # where processes can exchange it
+                prog_bar=name.endswith("/top1"),
+                sync_dist=True,
+                # All processes have the same numbers; the mean of three of them would be rounded.
+                reduce_fx="max",
+            )
 
     def _batches(self, trainer: Trainer, source: str | DataLoader[Any]) -> Iterable[Any]:
         """The batches of a split or a loader; the first ones in a ``fast_dev_run``."""

@@ -282,9 +282,8 @@ class _BankChunk(NamedTuple):
         return cls(rows, order, is_filling)
 
 
-def _search(chunk: _BankChunk, blocks: Sequence[_Block]) -> list[_Block]:
+def _search(chunk: _BankChunk, blocks: Sequence[_Block], scratch: Scratch) -> list[_Block]:
     """Look for nearer neighbours in a chunk of the bank."""
-    scratch = Scratch()
     answer = []
     for block in blocks:
         similarity = scratch.take("similarity", (len(block.queries), len(chunk.rows)), chunk.rows)
