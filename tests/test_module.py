@@ -389,7 +389,7 @@ def test_a_subclass_with_a_module_argument_saves_safely(tmp_path):
             3, nn.Identity(), backbone="convnet", in_channels=CHANNELS, image_size=SIZE
         )
     assert module.hparams["bottleneck"] == 3
-    assert "extra" not in module.hparams
+    assert module.hparams["extra"] == {"built_in_python": "torch.nn.Identity"}
 
 
 def run_cli(tmp_path, *arguments, module=Subclass):

@@ -148,7 +148,8 @@ _WHY_UNKNOWN = {
 
 def _settings(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that a module of ours saved, which may lack the backbone."""
-    settings = checkpoint.get("hyper_parameters") or {}
+    decided = (checkpoint.get("weince_lightning") or {}).get("decided_by_subclass", {})
+    settings = {**decided, **(checkpoint.get("hyper_parameters") or {})}
     if not {"in_channels", "image_size", "backbone_options"} <= set(settings):
         return {}
     known = {"in_channels": settings["in_channels"], "image_size": settings["image_size"]}

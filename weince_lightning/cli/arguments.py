@@ -21,10 +21,14 @@ Commands:
   validate  the validation numbers of a checkpoint
   test      loss and kNN on the test images
   predict   write the features and labels of the test images to an .npz file
-  (validate, test and predict: -c CONFIG --ckpt_path CHECKPOINT, as `fit` prints them)
   export    write the encoder of a checkpoint under torchvision's or timm's names
 
-Configurations are layers: each -c changes what it names, later ones win, options come last.
+Checkpoints hold the settings they were written with, wherever they lie:
+  weince validate --ckpt_path CHECKPOINT    (test and predict likewise)
+  weince fit --ckpt_path CHECKPOINT --trainer.max_epochs 40    goes on
+
+Configurations are layers: the checkpoint's settings, then each -c in turn, then options. What comes
+later wins; what differs from the checkpoint's settings is named.
   weince fit -c base -c data/cifar100 -c loss/weince --trainer.max_epochs 10
 -c takes the path of a YAML file or the name of a packaged one:
 {configs}
@@ -84,8 +88,8 @@ def complete_arguments(arguments: Sequence[str]) -> list[str]:
         arguments: What stands after ``weince``.
 
     Returns:
-        Arguments in which every ``-c`` is followed by a path. ``fit`` without configuration, model
-        or data gets the digits; the others without them get the one saved beside the checkpoint.
+        Arguments in which every ``-c`` is followed by a path. ``fit`` without checkpoint,
+        configuration, model or data gets the digits.
 
     Raises:
         UsageError: If there is no such command or configuration, or nothing says what to evaluate.
@@ -109,29 +113,26 @@ def complete_arguments(arguments: Sequence[str]) -> list[str]:
             options.append(argument)
     # The parser takes them in turn: a layer after an option would undo it.
     complete = [command, *layers, *options]
-    if layers or any(re.match(r"(--model|--data)\b|-h$|--help$", option) for option in options):
+    says_what = any(re.match(r"(--model|--data)\b|-h$|--help$", option) for option in options)
+    if layers or says_what or checkpoint_argument(options):
         return complete
     if command == "fit":
         sys.stderr.write(f"weince: no -c given, using the packaged {DEFAULT_CONFIG!r}.\n")
         return [command, "-c", find_config(DEFAULT_CONFIG), *options]
-    saved = _config_beside_checkpoint(options)
-    if saved is None:
-        raise UsageError(
-            f"{command} must know what: give -c CONFIG --ckpt_path CHECKPOINT, as weince fit "
-            "prints them at its end."
-        )
-    sys.stderr.write(f"weince: no -c given, using {saved} beside the checkpoint.\n")
-    return [command, "-c", str(saved), *options]
+    raise UsageError(
+        f"{command} must know what: give --ckpt_path CHECKPOINT, as weince fit prints it at its "
+        "end."
+    )
 
 
-def _config_beside_checkpoint(arguments: Sequence[str]) -> Path | None:
+def checkpoint_argument(arguments: Sequence[str]) -> str | None:
+    """Return what stands after ``--ckpt_path``, None if nothing does."""
+    found = None
     for argument, following in pairwise([*arguments, ""]):
         flag, equals, value = argument.partition("=")
         if flag == "--ckpt_path":
-            folder = Path(value if equals else following).parent
-            places = (folder / "config.yaml", folder.parent / "config.yaml")
-            return next((place for place in places if place.is_file()), None)
-    return None
+            found = value if equals else following
+    return None if found in ("", "null") else found
 
 
 def help_text() -> str:

@@ -8,15 +8,23 @@ from typing import Any
 
 import numpy as np
 import torch
+import yaml
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from weince_lightning.checkpoints import check_checkpoint
 from weince_lightning.checkpoints.saving import save_atomically
+from weince_lightning.cli.arguments import checkpoint_argument
+from weince_lightning.cli.checkpoint_config import (
+    read_checkpoint_config,
+    report_overrides,
+    with_checkpoint_config,
+)
 from weince_lightning.cli.interrupt import InterruptCheckpoint
 from weince_lightning.cli.parser import ConciseParser
 from weince_lightning.cli.report import evaluation_report, fit_report, interruption_report, say
 from weince_lightning.cli.run_files import SaveRunConfig, shown
+from weince_lightning.module.mismatch import CheckpointMismatchError
 
 _NOISE = ("💡", "TPU available", "HPU available", "Loading `train_dataloader`")
 
@@ -64,15 +72,25 @@ class WeinceCLI(LightningCLI):
             parser.link_arguments(f"data.{name}", f"model.init_args.{name}", apply_on="instantiate")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
-        """Read the arguments; the parent warns of a process that has arguments of its own."""
-        self.config = parser.parse_args(self._arguments)
+        """Read the arguments, over the settings in the checkpoint that they name.
+
+        The parent would also warn of a process that has arguments of its own.
+        """
+        saved = read_checkpoint_config(self._arguments)
+        if checkpoint_argument(self._arguments) is None:
+            self.config = parser.parse_args(self._arguments)
+            return
+        self.config = parser.parse_args(with_checkpoint_config(self._arguments, saved))
+        if saved is not None:
+            final = yaml.safe_load(parser.dump(self.config, "yaml", False))
+            report_overrides(saved, final[self.config.subcommand])
 
     def _parse_ckpt_path(self) -> None:
-        """Refuse a damaged checkpoint at once, and leave the configuration as given.
+        """Refuse a damaged checkpoint at once, and leave the configuration as it is.
 
         The parent merges the checkpoint's hyperparameters over it, so that what the user typed is
-        silently lost. Here the configuration decides, and loading is strict: weights of another
-        model are refused.
+        silently lost. Here they lie under it, and loading is strict: weights of another model are
+        refused.
         """
         arguments = self.config[self.config.subcommand]
         check_checkpoint(arguments.ckpt_path, arguments.weights_only)
@@ -111,7 +129,8 @@ class WeinceCLI(LightningCLI):
         """Train, then report."""
         try:
             self.trainer.fit(**arguments)
-        except (Exception, SystemExit):
+        except (Exception, SystemExit) as error:
+            _refuse_mismatch(error)
             if not self._interrupt.requested:
                 raise
             if self.trainer.is_global_zero:
@@ -131,7 +150,11 @@ class WeinceCLI(LightningCLI):
     def predict(self, **arguments: Any) -> None:
         """Write features and labels beside the checkpoint, or into the working folder."""
         arguments["return_predictions"] = True
-        batches = self.trainer.predict(**arguments) or []
+        try:
+            batches = self.trainer.predict(**arguments) or []
+        except RuntimeError as error:
+            _refuse_mismatch(error)
+            raise
         if not batches or not all(
             isinstance(batch, tuple) and len(batch) == 2 for batch in batches
         ):
@@ -147,9 +170,20 @@ class WeinceCLI(LightningCLI):
 
     def _evaluate(self, subcommand: str, arguments: dict[str, Any]) -> None:
         # Lightning's table and ours would say the same.
-        getattr(self.trainer, subcommand)(**{**arguments, "verbose": False})
+        try:
+            getattr(self.trainer, subcommand)(**{**arguments, "verbose": False})
+        except RuntimeError as error:
+            _refuse_mismatch(error)
+            raise
         if self.trainer.is_global_zero and arguments["verbose"]:
             say(evaluation_report(self.trainer, arguments["ckpt_path"]))
+
+
+def _refuse_mismatch(error: BaseException) -> None:
+    """End with one line where a checkpoint does not fit the model."""
+    text = str(error)
+    if isinstance(error, CheckpointMismatchError) or text.startswith("Error(s) in loading state_"):
+        raise SystemExit(f"weince: error: {' '.join(text.split())}") from None
 
 
 def _refusal(error: BaseException) -> BaseException:

@@ -80,8 +80,8 @@ def fit_report(trainer: Trainer) -> str:
     rows += [("logs", shown(logs))] if logs else []
     rows += [("configuration", shown(config))] if config else []
     following = []
-    if newest and config:
-        following.append(f"  weince validate -c {shown(config)} --ckpt_path {shown(newest)}\n")
+    if newest:
+        following.append(f"  weince validate --ckpt_path {shown(newest)}\n")
     if logs:
         following.append(f"  tensorboard --logdir {shown(logs.parent)}\n")
     steps = f"{trainer.current_epoch} epochs, {trainer.global_step} steps"
@@ -91,15 +91,11 @@ def fit_report(trainer: Trainer) -> str:
 
 def interruption_report(trainer: Trainer, saved: Path | None) -> str:
     """Say how to resume."""
-    config = saved_config(trainer)
     newest = saved or newest_checkpoint(trainer)
-    if newest is None or config is None:
+    if newest is None:
         return "\nInterrupted before the first checkpoint: there is nothing to resume.\n"
     what = f"Saved step {trainer.global_step}" if saved else "The last epoch's checkpoint is there"
-    return (
-        f"\nInterrupted. {what}. Resume with:\n"
-        f"  weince fit -c {shown(config)} --ckpt_path {shown(newest)}\n"
-    )
+    return f"\nInterrupted. {what}. Resume with:\n  weince fit --ckpt_path {shown(newest)}\n"
 
 
 def evaluation_report(trainer: Trainer, checkpoint: str | None) -> str:

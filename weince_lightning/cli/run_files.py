@@ -2,11 +2,16 @@
 
 import os
 import shlex
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import yaml
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import SaveConfigCallback
+
+from weince_lightning.module.saved_settings import CHECKPOINT_KEY
 
 
 def log_folder(trainer: Trainer) -> Path | None:
@@ -53,7 +58,9 @@ def shown(path: str | Path) -> str:
 
 
 class SaveRunConfig(SaveConfigCallback):
-    """Save the whole configuration beside the logs of a run, or else beside its checkpoints.
+    """Save the whole configuration in every checkpoint of a run and beside its logs.
+
+    Without logs it lies beside the checkpoints.
 
     Those folders are new for every run (``version_0``, ``version_1``, ...), so a second run neither
     stops nor overwrites the configuration of the first.
@@ -70,3 +77,14 @@ class SaveRunConfig(SaveConfigCallback):
         path.parent.mkdir(parents=True, exist_ok=True)
         # By position: "keep what is None" has another name since jsonargparse 4.49.
         self.parser.save(self.config, path, "yaml", False, overwrite=True, multifile=False)
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Put the configuration into the checkpoint."""
+        checkpoint.setdefault(CHECKPOINT_KEY, {})["config"] = self._plain_config
+
+    @cached_property
+    def _plain_config(self) -> Any:
+        # Once: the parser checks every class again.
+        return yaml.safe_load(self.parser.dump(self.config, "yaml", False))

@@ -90,6 +90,19 @@ class VisionData(LightningDataModule):
             raise TypeError(f"val_fraction must be a number, got {val_fraction!r}.")
         if not 0 <= val_fraction < 1:
             raise ValueError(f"val_fraction must lie in [0, 1), got {val_fraction}.")
+        # For checkpoints: plain values alone, and of objects that can not be kept the class's name.
+        self.hparams.update(
+            dataset=dataset,
+            data_dir=str(data_dir),
+            batch_size=batch_size,
+            num_workers=num_workers,
+            image_size=image_size,
+            in_channels=in_channels,
+            transforms=transforms and {"built_in_python": type(transforms).__name__},
+            val_fraction=val_fraction,
+            split_seed=split_seed,
+            download=download,
+        )
         self.dataset = dataset
         self.data_dir = Path(data_dir).expanduser()
         self.batch_size = batch_size

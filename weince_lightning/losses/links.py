@@ -1,5 +1,6 @@
 """The links as objects: how a similarity becomes a logit."""
 
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 import torch
@@ -41,7 +42,7 @@ class WeibitLink(nn.Module):
         super().__init__()
         if isinstance(beta, str):
             check_choice("beta", beta, ("pooled",))
-            self.register_buffer("running_beta", torch.tensor(4.0))
+            self.register_buffer("running_beta", torch.tensor(4.0, dtype=torch.float32))
         else:
             check_number("beta", beta, above=0.0)
         self.beta = beta
@@ -56,9 +57,20 @@ class WeibitLink(nn.Module):
     def follow(self, beta: Tensor, r_squared: Tensor) -> None:
         """Move the running shape; see :func:`~weince_lightning.functional.shapes.running_shape`."""
         moved = running_shape(self.running_beta.to(beta), beta, r_squared)
-        # A new tensor: backward may still need the old one. In float32, also in a module of half
-        # precision, where a tenth of a small difference would round away.
+        # A new tensor: backward may still need the old one.
         self.running_beta = moved.float()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "WeibitLink":
+        """Move the running shape with the module, but leave it in float32.
+
+        In half precision a tenth of a small difference would round away, and so would a part of
+        the value in a checkpoint.
+        """
+        before = self._buffers.get("running_beta")
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if before is not None and self.running_beta.dtype != before.dtype:
+            self.running_beta = before.to(self.running_beta.device)
+        return self
 
     def extra_repr(self) -> str:
         """Show the shape."""

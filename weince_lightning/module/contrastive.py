@@ -1,20 +1,12 @@
 """The Lightning module: an encoder and a projection head under any loss over two views."""
 
-import inspect
-import math
 from collections.abc import Callable, Sequence
-from functools import partial
-from types import FrameType, NoneType
-from typing import Any, Literal, cast, get_args
+from types import NoneType
+from typing import Any, Literal, get_args
 
 import torch
-from lightly.utils.lars import LARS
-from lightning.pytorch import LightningModule
-from lightning.pytorch.utilities.parsing import collect_init_args
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
-from torch.optim import Adam, AdamW, Optimizer
-from torch.optim.lr_scheduler import LambdaLR
 
 from weince_lightning.losses import ContrastiveTerms, WEINCELoss
 from weince_lightning.losses.checks import check_choice, check_integer, check_number
@@ -23,14 +15,19 @@ from weince_lightning.module.fit_checks import (
     warn_of_local_batch_norm,
 )
 from weince_lightning.module.micro_batches import encode_in_micro_batches
+from weince_lightning.module.optimizers import (
+    OptimizerName,
+    Schedule,
+    build_optimizer,
+    build_scheduler,
+)
+from weince_lightning.module.saved_settings import RebuildableModule
 from weince_lightning.networks import build_encoder, feature_dimension, projection_head
 
-OptimizerName = Literal["adam", "adamw", "lars"]
-Schedule = Literal["constant", "cosine"]
 Stage = Literal["train", "val", "test"]
 
 
-class ContrastiveModule(LightningModule):
+class ContrastiveModule(RebuildableModule):
     r"""Pretrain an encoder so that two views of an image end up close and other images apart.
 
     Each view goes through encoder and projection head on its own, as in the paper's code and
@@ -38,6 +35,10 @@ class ContrastiveModule(LightningModule):
 
     To change a part, override it: :meth:`encode` (from images to features and projections),
     :meth:`step` (from a batch to the loss) or :meth:`configure_optimizers`.
+
+    Checkpoints hold all arguments, those of a subclass too, and :meth:`load_from_checkpoint` builds
+    the module again, with its loss. It asks for backbones, losses and other objects that are not
+    of this package and were not given to LightningCLI by their class paths.
 
     Args:
         backbone: "convnet", "resnet18", "resnet50", "vit_small", "timm:NAME", or a module from
@@ -124,12 +125,12 @@ class ContrastiveModule(LightningModule):
         self.optimizer: OptimizerName = optimizer
         self.schedule: Schedule = schedule
         self.warmup_fraction = warmup_fraction
-        self._save_plain_hyperparameters()
 
         self.backbone = build_encoder(backbone, in_channels, image_size, **(backbone_options or {}))
         self.feature_dim = feature_dimension(self.backbone, in_channels, image_size)
         self.projection_head = projection_head(self.feature_dim, projection_dim)
         self.loss = WEINCELoss() if loss is None else loss
+        self._save_settings()
 
     def forward(self, images: Tensor) -> Tensor:
         """Compute the features of images, as evaluation uses them.
@@ -214,50 +215,17 @@ class ContrastiveModule(LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Return the optimizer and, unless the learning rate is constant, its schedule by step."""
-        parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        groups: list[dict[str, Any]] = [{"params": parameters}]
-        if self.weight_decay > 0.0:
-            groups = [
-                {"params": [parameter for parameter in parameters if parameter.ndim > 1]},
-                {
-                    "params": [parameter for parameter in parameters if parameter.ndim <= 1],
-                    "weight_decay": 0.0,
-                },
-            ]
-        create = _OPTIMIZERS[self.optimizer]
-        optimizer = create(groups, lr=self.learning_rate, weight_decay=self.weight_decay)
+        optimizer = build_optimizer(
+            self.optimizer, self.parameters(), self.learning_rate, self.weight_decay
+        )
         if self.schedule == "constant" and self.warmup_fraction == 0.0:
             return optimizer
         num_steps = self.trainer.estimated_stepping_batches
-        if math.isinf(num_steps):
-            raise ValueError(
-                "schedule and warmup_fraction must have a training of known length, got a trainer "
-                "without end; set its max_epochs or max_steps."
-            )
-        warmup_steps = round(self.warmup_fraction * num_steps)
-        # A plain function is not part of the scheduler's saved state: a training that is resumed
-        # with more epochs follows the longer schedule.
-        scheduler = LambdaLR(
-            optimizer,
-            lambda step: _rate_factor(step, int(num_steps), warmup_steps, self.schedule),
-        )
+        scheduler = build_scheduler(optimizer, self.schedule, num_steps, self.warmup_fraction)
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
         }
-
-    def _save_plain_hyperparameters(self) -> None:
-        """Keep the constructor's arguments, but those that a safe checkpoint can not hold."""
-        calls = collect_init_args(
-            cast(FrameType, inspect.currentframe()), [], classes=(LightningModule,)
-        )
-        arguments = [argument for call in calls for argument in call.items()]
-        self.save_hyperparameters(
-            ignore=[name for name, value in arguments if not _is_plain(value)]
-        )
-        if "_instantiator" in self.hparams:
-            # LightningCLI describes every argument in plain values, a loss by its class path.
-            self.save_hyperparameters()
 
     def _logged_step(self, batch: Sequence[Any], stage: Stage) -> dict[str, Any]:
         outputs = self.step(batch)
@@ -309,13 +277,6 @@ class ContrastiveModule(LightningModule):
         return 1 if self._trainer is None else self.trainer.world_size
 
 
-_OPTIMIZERS: dict[OptimizerName, Callable[..., Optimizer]] = {
-    "adam": Adam,
-    "adamw": AdamW,
-    "lars": partial(LARS, momentum=0.9),
-}
-
-
 def _views_and_labels(batch: Sequence[Any]) -> tuple[Sequence[Tensor], Tensor]:
     """Return the two views and the labels of a training batch, or refuse it."""
     if not isinstance(batch, Sequence) or len(batch) < 2 or not isinstance(batch[0], Sequence):
@@ -335,22 +296,3 @@ def _kinds(batch: object) -> str:
     if not isinstance(batch, Sequence):
         return f"a {type(batch).__name__}"
     return f"({', '.join(type(part).__name__ for part in batch)})"
-
-
-def _rate_factor(step: int, num_steps: int, warmup_steps: int, schedule: Schedule) -> float:
-    """Return the learning rate of a step as a share of the highest one."""
-    if step < warmup_steps:
-        return (step + 1) / warmup_steps
-    if schedule == "constant":
-        return 1.0
-    progress = min(1.0, (step - warmup_steps) / max(1, num_steps - 1 - warmup_steps))
-    return 0.001 + 0.999 * (1.0 + math.cos(math.pi * progress)) / 2.0
-
-
-def _is_plain(value: object) -> bool:
-    """Whether ``torch.load(weights_only=True)`` reads a value: no subclasses, such as NumPy's."""
-    if type(value) is list or type(value) is tuple:
-        return all(map(_is_plain, value))
-    if type(value) is dict:
-        return all(map(_is_plain, [*value, *value.values()]))
-    return value is None or type(value) in (bool, int, float, str)

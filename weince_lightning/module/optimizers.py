@@ -1,0 +1,67 @@
+"""Optimizers and learning-rate schedules by name."""
+
+import math
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Literal
+
+from lightly.utils.lars import LARS
+from torch import nn
+from torch.optim import Adam, AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+OptimizerName = Literal["adam", "adamw", "lars"]
+Schedule = Literal["constant", "cosine"]
+
+_OPTIMIZERS: dict[OptimizerName, Callable[..., Optimizer]] = {
+    "adam": Adam,
+    "adamw": AdamW,
+    "lars": partial(LARS, momentum=0.9),
+}
+
+
+def build_optimizer(
+    name: OptimizerName,
+    parameters: Iterable[nn.Parameter],
+    learning_rate: float,
+    weight_decay: float,
+) -> Optimizer:
+    """Return an optimizer that leaves frozen parameters out and biases undecayed."""
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    groups: list[dict[str, Any]] = [{"params": trained}]
+    if weight_decay > 0.0:
+        groups = [
+            {"params": [parameter for parameter in trained if parameter.ndim > 1]},
+            {
+                "params": [parameter for parameter in trained if parameter.ndim <= 1],
+                "weight_decay": 0.0,
+            },
+        ]
+    return _OPTIMIZERS[name](groups, lr=learning_rate, weight_decay=weight_decay)
+
+
+def build_scheduler(
+    optimizer: Optimizer, schedule: Schedule, num_steps: float, warmup_fraction: float
+) -> LambdaLR:
+    """Return the learning rate by step, for a training of known length."""
+    if math.isinf(num_steps):
+        raise ValueError(
+            "schedule and warmup_fraction must have a training of known length, got a trainer "
+            "without end; set its max_epochs or max_steps."
+        )
+    warmup_steps = round(warmup_fraction * num_steps)
+    # A plain function is not part of the scheduler's saved state: a training that is resumed
+    # with more epochs follows the longer schedule.
+    return LambdaLR(
+        optimizer, lambda step: _rate_factor(step, int(num_steps), warmup_steps, schedule)
+    )
+
+
+def _rate_factor(step: int, num_steps: int, warmup_steps: int, schedule: Schedule) -> float:
+    """Return the learning rate of a step as a share of the highest one."""
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    if schedule == "constant":
+        return 1.0
+    progress = min(1.0, (step - warmup_steps) / max(1, num_steps - 1 - warmup_steps))
+    return 0.001 + 0.999 * (1.0 + math.cos(math.pi * progress)) / 2.0
