@@ -23,6 +23,7 @@ from weince_lightning.module.fit_checks import (
     warn_of_local_batch_norm,
 )
 from weince_lightning.module.micro_batches import encode_in_micro_batches
+from weince_lightning.module.random_states import random_states, restore_random_states
 from weince_lightning.networks import build_encoder, feature_dimension, projection_head
 
 OptimizerName = Literal["adam", "adamw", "lars"]
@@ -194,6 +195,16 @@ class ContrastiveModule(LightningModule):
         """Warn once of settings of the trainer that do not do what they seem to."""
         warn_of_local_batch_norm(self.trainer, self)
         warn_of_accumulated_batches(self.trainer)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Save the global random numbers, on several processes those of the first."""
+        checkpoint["random_states"] = random_states(self.device)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on with the saved random numbers if training is resumed."""
+        if self._trainer is not None and self._trainer.training and "random_states" in checkpoint:
+            device = self._trainer.strategy.root_device
+            restore_random_states(checkpoint["random_states"], device)
 
     def training_step(self, batch: Sequence[Any], batch_idx: int) -> dict[str, Any]:
         """Return :meth:`step` and log ``train/loss``."""
