@@ -37,7 +37,6 @@ class WeinceCLI(LightningCLI):
             LightningModule,
             LightningDataModule,
             save_config_callback=SaveRunConfig,
-            trainer_defaults={"callbacks": [self._interrupt]},
             parser_class=ConciseParser,
             parser_kwargs={"prog": "weince"},
             subclass_mode_model=True,
@@ -94,6 +93,7 @@ class WeinceCLI(LightningCLI):
             if not isinstance(refusal, (ValueError, TypeError, ImportError, OSError)):
                 raise
             self.parser.error(str(refusal), refusal)
+        self.trainer.callbacks.append(self._interrupt)  # type: ignore[attr-defined]
         if getattr(self.datamodule, "dataset", None) == "digits":
             # Half a second of work per epoch: processes to share it would cost more.
             warnings.filterwarnings("ignore", message=".*does not have many workers")
@@ -107,11 +107,11 @@ class WeinceCLI(LightningCLI):
         try:
             self.trainer.fit(**arguments)
         except (Exception, SystemExit):
-            if not self._interrupt.requested:
+            if self._interrupt.signum is None:
                 raise
             if self.trainer.is_global_zero:
                 say(interruption_report(self.trainer, self._interrupt.path))
-            raise SystemExit(130) from None
+            raise SystemExit(128 + self._interrupt.signum) from None
         if self.trainer.is_global_zero:
             say(fit_report(self.trainer))
 
