@@ -125,6 +125,7 @@ class ContrastiveModule(LightningModule):
         self.optimizer: OptimizerName = optimizer
         self.schedule: Schedule = schedule
         self.warmup_fraction = warmup_fraction
+        self._resumed_states: dict[str, Any] = {}
         self._save_plain_hyperparameters()
 
         self.backbone = build_encoder(backbone, in_channels, image_size, **(backbone_options or {}))
@@ -203,8 +204,17 @@ class ContrastiveModule(LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on with the saved random numbers if training is resumed."""
         if self._trainer is not None and self._trainer.training and "random_states" in checkpoint:
-            device = self._trainer.strategy.root_device
-            restore_random_states(checkpoint["random_states"], device)
+            self._resumed_states = checkpoint["random_states"]
+            restore_random_states(self._resumed_states, self._trainer.strategy.root_device)
+
+    def on_train_start(self) -> None:
+        """Undo what was drawn since, such as by a loader that starts, if an epoch is resumed.
+
+        A new epoch, in contrast, needs what the start of its loader has drawn.
+        """
+        if self._resumed_states and self.trainer.fit_loop.restarting:
+            restore_random_states(self._resumed_states, self.trainer.strategy.root_device)
+        self._resumed_states = {}
 
     def training_step(self, batch: Sequence[Any], batch_idx: int) -> dict[str, Any]:
         """Return :meth:`step` and log ``train/loss``."""
