@@ -20,7 +20,12 @@ from weince_lightning.cli import main
 from weince_lightning.data import VisionData
 
 TESTS = Path(__file__).parent
-SHORT = ["fit", "-c=digits", "--trainer.max_epochs=2", "--trainer.limit_train_batches=6"]
+SHORT = [
+    "fit",
+    f"-c={TESTS.parent / 'configs' / 'digits.yaml'}",
+    "--trainer.max_epochs=2",
+    "--trainer.limit_train_batches=6",
+]
 
 
 # With a Trainer in Python
@@ -177,7 +182,7 @@ def suggested(output):
     [
         (rb"Epoch 1: +33%", [signal.SIGTERM] * 2, 143, range(8, 12)),
         (rb"Epoch 0: +33%", [signal.SIGINT], 130, range(2, 6)),
-        (rb"Validation DataLoader 0: +0%.*Epoch 0", [signal.SIGTERM], 143, range(7, 12)),
+        (rb"Validation DataLoader 0: +0%", [signal.SIGTERM], 143, range(7, 12)),
     ],
     ids=["SIGTERM twice", "Ctrl-C", "SIGTERM in the validation"],
 )

@@ -1,7 +1,7 @@
 """A linear classifier that learns beside the encoder and never touches it."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -97,7 +97,8 @@ class OnlineLinearProbe(Callback):
             self._classifier = self._build(features.shape[1], features.device)
         with torch.autocast(features.device.type, enabled=False):
             scores = self._classifier.score(features)
-            self._train_accuracy.update(scores.detach(), labels)
+            # All processes count all samples, so that the first one's count can be saved for all.
+            self._train_accuracy.update(scores.detach(), labels, trainer.strategy)
             self._classifier.learn(scores, labels, trainer.strategy)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -184,11 +185,19 @@ class LabelledAccuracy(Metric):
         for name in ("correct", "total"):
             self.add_state(name, torch.tensor(0), dist_reduce_fx="sum", persistent=True)
 
-    def update(self, scores: Tensor, labels: Tensor) -> None:
-        """Count a batch: scores of shape ``(B, classes)``, labels of shape ``(B,)``."""
+    def update(self, scores: Tensor, labels: Tensor, strategy: Strategy | None = None) -> None:
+        """Count a batch: scores of shape ``(B, classes)``, labels of shape ``(B,)``.
+
+        With a strategy, count the batches of all its processes in each; the part stays the same.
+        """
         # No class is -1: an unknown label is never right.
-        self.correct = self.correct + (scores.argmax(dim=1) == labels).sum()
-        self.total = self.total + (labels != UNKNOWN_LABEL).sum()
+        counts = torch.stack(
+            [(scores.argmax(dim=1) == labels).sum(), (labels != UNKNOWN_LABEL).sum()]
+        )
+        if strategy is not None:
+            counts = cast(Tensor, strategy.reduce(counts, reduce_op="sum"))
+        self.correct = self.correct + counts[0]
+        self.total = self.total + counts[1]
 
     def compute(self) -> Tensor:
         """Divide, over all processes."""

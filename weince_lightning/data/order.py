@@ -1,19 +1,26 @@
 """The order of the training images, and the seeds of their views, as functions of the epoch."""
 
 import itertools
+import math
 import signal
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from weince_lightning.distributed import rank, world_size
 
 SECONDS_TO_LIVE_ON = 30
 """How long a worker serves on after SIGTERM: as long as clusters commonly wait before SIGKILL."""
 
 
-class EpochOrder(Sampler[tuple[int, int]]):
+class EpochOrder(DistributedSampler[tuple[int, int]]):
     """Every image once, with the seed of its views; both depend on seed and epoch alone.
+
+    Several processes share the order among them as they would share a deck of cards, so that the
+    batches of all together are those of one process with a larger batch. It is a
+    DistributedSampler so that Lightning does not put one around it, which would shuffle again.
 
     Args:
         num_images: Images to put in order.
@@ -21,8 +28,8 @@ class EpochOrder(Sampler[tuple[int, int]]):
 
     Attributes:
         epoch: The epoch whose order is given.
-        first: Images at its beginning that come last instead, because they have been seen. They
-            are not left out: who shares the order among processes counts on its length.
+        first: Images of this process at its beginning that have been seen. They come last: who
+            counts the batches counts on the length.
 
     Example:
         >>> order = EpochOrder(5, seed=0)
@@ -35,21 +42,22 @@ class EpochOrder(Sampler[tuple[int, int]]):
     """
 
     def __init__(self, num_images: int, seed: int) -> None:
+        super().__init__(cast(Dataset[Any], range(num_images)), num_replicas=1, rank=0, seed=seed)
         self.num_images = num_images
-        self.seed = seed
-        self.epoch = 0
         self.first = 0
 
     def __len__(self) -> int:
-        """Number of images."""
-        return self.num_images
+        """Number of images of this process, the same for all: some images may come twice."""
+        return math.ceil(self.num_images / world_size())
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Give each image with its seed."""
+        """Give each image of this process with its seed."""
         generator = np.random.default_rng((self.seed, self.epoch))
-        images = np.roll(generator.permutation(self.num_images), -self.first)
+        images = generator.permutation(self.num_images)
         seeds = generator.integers(2**63, size=self.num_images)
-        return zip(images.tolist(), seeds[images].tolist(), strict=True)
+        own = np.resize(images, len(self) * world_size())[rank() :: world_size()]
+        own = np.roll(own, -self.first)
+        return zip(own.tolist(), seeds[own].tolist(), strict=True)
 
 
 class EpochLoader(DataLoader[Any]):
@@ -63,7 +71,7 @@ class EpochLoader(DataLoader[Any]):
         order: Order of the images.
         place: From this loader to the epoch and the batches of it that have been seen; None counts
             the iterations and starts each at its beginning.
-        sampler: Given by Lightning, to share the order among processes.
+        sampler: Given by Lightning if it is not to shuffle, in the order's place.
         options: Further arguments of the DataLoader.
     """
 
@@ -83,10 +91,8 @@ class EpochLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Give the batches that are left of the epoch."""
         epoch, batches = self.place(self) or (next(self._iterations), 0)
-        sampler = self.sampler
-        processes = sampler.num_replicas if isinstance(sampler, DistributedSampler) else 1
         self.order.epoch = epoch
-        self.order.first = batches * (self.batch_size or 1) * processes
+        self.order.first = batches * (self.batch_size or 1)
         yield from super().__iter__()
 
     def state_dict(self) -> dict[str, Any]:
