@@ -8,6 +8,7 @@ import csv
 import random
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,7 @@ def train(
     checkpoint: Path | None = None,
     data: LightningDataModule | None = None,
     num_workers: int = 0,
+    extra: Sequence[Callback] = (),
     **options: Any,
 ) -> dict[str, Any]:
     """Train to the end; returns all that is left behind, and the logged numbers by step.
@@ -79,6 +81,7 @@ def train(
     name = "whole" if checkpoint is None else f"after {checkpoint.stem}"
     callbacks = [TailMonitor(1), KNNMonitor((1, 5)), DrawFromAll()]
     callbacks += [OnlineLinearProbe(10), OnlineLinearProbe(10, name="probe_2")]
+    callbacks += extra
     if checkpoint is None:
         callbacks.append(SaveAlways(folder))
     callbacks.append(ModelCheckpoint(folder / name, monitor="val/loss"))

@@ -109,8 +109,10 @@ class WeinceCLI(LightningCLI):
         except (Exception, SystemExit):
             if self._interrupt.signum is None:
                 raise
-            if self.trainer.is_global_zero:
-                say(interruption_report(self.trainer, self._interrupt.path))
+            if not self.trainer.is_global_zero:
+                # Lightning kills the first process, still reporting, if another one fails.
+                raise SystemExit(0) from None
+            say(interruption_report(self.trainer, self._interrupt.path))
             raise SystemExit(128 + self._interrupt.signum) from None
         if self.trainer.is_global_zero:
             say(fit_report(self.trainer))

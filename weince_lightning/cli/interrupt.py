@@ -135,22 +135,23 @@ class InterruptCheckpoint(Callback):
 
     def _agree(self, trainer: Trainer) -> bool:
         """Whether any process has received a signal; all get the same answer."""
-        if trainer.world_size > 1:
-            self._steps_to_question -= 1
-            if self._steps_to_question > 0:
-                return False
-            now = time.monotonic()
-            seconds = (now - self._last_question) / self._steps_between_questions
-            self._last_question = now
-            question = torch.tensor([self.signum or 0.0, seconds], dtype=torch.float32)
-            answer = trainer.strategy.reduce(
-                question.to(trainer.strategy.root_device), reduce_op="max"
-            )
-            signum, seconds = answer.tolist()
-            self.signum = int(signum) or None
-            self._steps_between_questions = max(1, int(SECONDS_BETWEEN_QUESTIONS / seconds))
-            self._steps_to_question = self._steps_between_questions
-        return self.signum is not None
+        if trainer.world_size == 1:
+            return self.signum is not None
+        self._steps_to_question -= 1
+        if self._steps_to_question > 0:
+            return False
+        now = time.monotonic()
+        seconds = (now - self._last_question) / self._steps_between_questions
+        self._last_question = now
+        question = torch.tensor([self.signum or 0.0, seconds], dtype=torch.float32)
+        question = question.to(trainer.strategy.root_device)
+        answer = trainer.strategy.reduce(question, reduce_op="max")
+        signum, seconds = map(float, answer.tolist())
+        self._steps_between_questions = max(1, int(SECONDS_BETWEEN_QUESTIONS / seconds))
+        self._steps_to_question = self._steps_between_questions
+        # A signal may have arrived since the question: it is for the next one.
+        self.signum = self.signum or int(signum) or None
+        return signum > 0
 
     def _save(self, trainer: Trainer) -> None:
         folder = checkpoint_folder(trainer) or log_folder(trainer)

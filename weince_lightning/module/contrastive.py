@@ -37,6 +37,13 @@ class ContrastiveModule(LightningModule):
     Each view goes through encoder and projection head on its own, as in the paper's code and
     lightly's, so that BatchNorm normalises each view by its own statistics.
 
+    Checkpoints hold the global random numbers, so that a training that is resumed ends as if it had
+    not been stopped: with :class:`~weince_lightning.data.VisionData` from any step, with a plain
+    shuffling loader from the end of an epoch. Within one, Lightning starts such a loader anew; a
+    loader with ``state_dict`` and ``load_state_dict`` goes on. On several processes the random
+    numbers of the first are saved for all: they are the same after ``seed_everything`` as long as
+    all processes draw alike.
+
     To change a part, override it: :meth:`encode` (from images to features and projections),
     :meth:`step` (from a batch to the loss) or :meth:`configure_optimizers`.
 
