@@ -16,7 +16,8 @@ from weince_lightning.data.views import (
     TwoViews,
     colour_augmentation,
     digits_augmentation,
-    fixed_random_numbers,
+    kept_random_numbers,
+    seed_random_numbers,
     to_float,
 )
 
@@ -58,7 +59,8 @@ def test_digits_are_never_mirrored():
     bar = np.zeros((8, 8), dtype=np.uint8)
     bar[2:6, 1] = 255
     two_views = TwoViews(digits_augmentation(16), "L")
-    with fixed_random_numbers(0):
+    with kept_random_numbers():
+        seed_random_numbers(0)
         views = [view for _ in range(100) for view in two_views(Image.fromarray(bar))]
     assert all(view[..., :8].sum() > view[..., 8:].sum() for view in views)
 
@@ -72,9 +74,10 @@ def test_two_views_come_from_one_list_of_transforms_called_twice(photo):
 
 def test_lightlys_multi_view_transform_is_called_once(photo):
     transform = SimCLRTransform(input_size=24, normalize=None)
-    with fixed_random_numbers(1):
+    with kept_random_numbers():
+        seed_random_numbers(1)
         expected = transform(photo)
-    with fixed_random_numbers(1):
+        seed_random_numbers(1)
         views = TwoViews(transform, "RGB")(photo)
     assert_close(views, expected, rtol=0, atol=0)
 
@@ -138,22 +141,27 @@ def draw():
     return torch.rand(1).item(), float(np.random.rand()), random.random()
 
 
-def test_fixed_random_numbers_depend_on_the_key_alone():
+def test_random_numbers_depend_on_every_bit_of_the_seed_alone():
     draws = []
-    for key in [(0, 1), (0, 1), (1, 0), (0, 2)]:
-        draw()
-        with fixed_random_numbers(*key):
+    with kept_random_numbers():
+        for seed in (7, 7, 7 + 2**32, 8):
+            draw()
+            seed_random_numbers(seed)
             draws.append(draw())
     assert draws[0] == draws[1]
     assert len(set(draws)) == 3
+    assert len({number for numbers in draws for number in numbers}) == 7  # halves repeat 7 and 0
 
 
-def test_fixed_random_numbers_restore_the_global_states_even_after_an_error():
-    with fixed_random_numbers(7):
+def test_kept_random_numbers_are_restored_even_after_an_error():
+    with kept_random_numbers():
+        seed_random_numbers(7)
         expected = [draw(), draw()]
-    with fixed_random_numbers(7):
+    with kept_random_numbers():
+        seed_random_numbers(7)
         found = [draw()]
-        with suppress(RuntimeError), fixed_random_numbers(3):
+        with suppress(RuntimeError), kept_random_numbers():
+            seed_random_numbers(3)
             draw()
             raise RuntimeError
         found.append(draw())

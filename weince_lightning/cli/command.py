@@ -47,7 +47,6 @@ class WeinceCLI(LightningCLI):
             LightningModule,
             LightningDataModule,
             save_config_callback=SaveRunConfig,
-            trainer_defaults={"callbacks": [self._interrupt]},
             parser_class=ConciseParser,
             parser_kwargs={"prog": "weince"},
             subclass_mode_model=True,
@@ -116,6 +115,7 @@ class WeinceCLI(LightningCLI):
             if not isinstance(refusal, (ValueError, TypeError, ImportError, OSError)):
                 raise
             self.parser.error(str(refusal), refusal)
+        self.trainer.callbacks.append(self._interrupt)  # type: ignore[attr-defined]
         if getattr(self.datamodule, "dataset", None) == "digits":
             # Half a second of work per epoch: processes to share it would cost more.
             warnings.filterwarnings("ignore", message=".*does not have many workers")
@@ -131,11 +131,13 @@ class WeinceCLI(LightningCLI):
             self.trainer.fit(**arguments)
         except (Exception, SystemExit) as error:
             _refuse_mismatch(error)
-            if not self._interrupt.requested:
+            if self._interrupt.signum is None:
                 raise
-            if self.trainer.is_global_zero:
-                say(interruption_report(self.trainer, self._interrupt.path))
-            raise SystemExit(130) from None
+            if not self.trainer.is_global_zero:
+                # Lightning kills the first process, still reporting, if another one fails.
+                raise SystemExit(0) from None
+            say(interruption_report(self.trainer, self._interrupt.path))
+            raise SystemExit(128 + self._interrupt.signum) from None
         if self.trainer.is_global_zero:
             say(fit_report(self.trainer))
 

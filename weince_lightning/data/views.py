@@ -115,20 +115,24 @@ class EvaluationView:
 
 
 @contextmanager
-def fixed_random_numbers(*key: int) -> Iterator[None]:
-    """Seed torch's CPU, NumPy's and Python's global generators by ``key``; restore them afterwards.
+def kept_random_numbers() -> Iterator[None]:
+    """Restore torch's CPU, NumPy's and Python's global generators at the end.
 
     Transforms draw from the global generators, so there is no generator to pass to them.
     """
     states = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
-    seeds = np.random.SeedSequence(key).generate_state(3)
     try:
-        # Not torch.manual_seed: it would reseed the accelerator's generator too, beyond restoring.
-        torch.default_generator.manual_seed(int(seeds[0]))
-        np.random.seed(seeds[1])
-        random.seed(int(seeds[2]))
         yield
     finally:
         torch.default_generator.set_state(states[0])
         np.random.set_state(states[1])
         random.setstate(states[2])
+
+
+def seed_random_numbers(seed: int) -> None:
+    """Seed these three generators by a number of 64 bits."""
+    # Not torch.manual_seed: it would reseed the accelerator's generator too, beyond restoring.
+    torch.default_generator.manual_seed(seed)
+    # The other half: torch takes 32 bits, and from the same ones NumPy would draw the same numbers.
+    np.random.seed(seed >> 32)
+    random.seed(seed)

@@ -1,17 +1,20 @@
 """One Lightning data module for every data set of the table."""
 
 import difflib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from weince_lightning.data.images import Images
+from weince_lightning.data.order import EpochLoader, EpochOrder, outlive_signals
 from weince_lightning.data.sources import MissingDataError, image_folder_classes
 from weince_lightning.data.splits import stratified_split
 from weince_lightning.data.table import DATASETS
@@ -19,7 +22,8 @@ from weince_lightning.data.views import (
     EvaluationView,
     Transform,
     TwoViews,
-    fixed_random_numbers,
+    kept_random_numbers,
+    seed_random_numbers,
 )
 
 Part = Literal["train", "val", "test"]
@@ -119,6 +123,7 @@ class VisionData(LightningDataModule):
         self._two_views = TwoViews(transforms, mode)
         self._evaluation_view = EvaluationView(self.image_size, mode)
         self._loaded: dict[str, Images] = {}
+        self._seed: int | None = None
 
     @property
     def num_classes(self) -> int:
@@ -135,12 +140,28 @@ class VisionData(LightningDataModule):
         if self.download and self._table_row.download is not None:
             self._table_row.download(self.data_dir)
 
-    def train_dataloader(self) -> DataLoader[Any]:
-        """Random pairs of views in random order, both from the global random numbers.
+    def setup(self, stage: str) -> None:
+        """Draw the seed of a training run."""
+        if stage == "fit":
+            self._seed = self._draw_seed()
 
-        ``seed_everything`` repeats them. Worker processes draw different numbers by torch's own
-        seeding; the workers of different ranks only after ``seed_everything(..., workers=True)``,
-        which the command does. A last incomplete batch is dropped, unless it is the only one.
+    def state_dict(self) -> dict[str, Any]:
+        """The seed of the training run."""
+        return {} if self._seed is None else {"seed": self._seed}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with the images and views of the run that was saved."""
+        self._seed = state_dict["seed"]
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """Random pairs of views in random order.
+
+        The order depends on a seed and the epoch alone, the two views of an image on the seed, the
+        epoch and the image, whatever the number of processes and workers: a training that is
+        resumed in the middle of an epoch sees what it would have seen. The seed is drawn from
+        torch's global random numbers, which ``seed_everything`` repeats: once for each training
+        run, with which it is saved, and outside of one for each loader, whose iterations count as
+        epochs. A last incomplete batch is dropped, unless it is the only one.
         """
         split = self._table_row.pretraining_split
         if split == "train":
@@ -148,14 +169,24 @@ class VisionData(LightningDataModule):
         else:
             images = self._read(split)
             positions = np.arange(len(images))
+        if not self._is_fitting:
+            seed = self._draw_seed()
+        elif self._seed is None:  # a subclass has a setup of its own
+            seed = self._seed = self._draw_seed()
+        else:
+            seed = self._seed
         processes = self.trainer.world_size if self.trainer else 1
-        return DataLoader(
-            _RandomViews(images, positions, self._two_views),
+        return EpochLoader(
+            _TwoViewsOfImages(images, positions, self._two_views, seed),
+            EpochOrder(len(positions), seed),
+            self._place,
             batch_size=self.batch_size,
-            shuffle=True,
             num_workers=self.num_workers,
             drop_last=len(positions) // processes > self.batch_size,
             pin_memory=torch.cuda.is_available(),
+            worker_init_fn=outlive_signals,
+            # Every iteration draws a seed; without an own generator, from the global one.
+            generator=torch.Generator(),
         )
 
     def val_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
@@ -186,7 +217,9 @@ class VisionData(LightningDataModule):
 
     def _fixed_views(self, split: Part) -> DataLoader[Any]:
         images, positions = self._part(split)
-        return self._fixed_loader(_FixedViews(images, positions, self._two_views, self.split_seed))
+        return self._fixed_loader(
+            _TwoViewsOfImages(images, positions, self._two_views, self.split_seed)
+        )
 
     def _fixed_loader(self, dataset: Dataset[Any]) -> DataLoader[Any]:
         return DataLoader(
@@ -194,9 +227,28 @@ class VisionData(LightningDataModule):
             batch_size=self.batch_size,
             num_workers=self.num_workers,
             pin_memory=torch.cuda.is_available(),
-            # Every iteration draws a seed; without an own generator, from the global one.
-            generator=torch.Generator(),
+            worker_init_fn=outlive_signals,
+            generator=torch.Generator(),  # as for training
         )
+
+    @property
+    def _is_fitting(self) -> bool:
+        state = self.trainer.state if self.trainer else None
+        return state is not None and (state.fn, state.status) == ("fit", "running")
+
+    def _draw_seed(self) -> int:
+        """Draw a seed, the same on all processes."""
+        seed = int(torch.randint(2**63 - 1, ()))
+        return self.trainer.strategy.broadcast(seed) if self.trainer else seed
+
+    def _place(self, loader: EpochLoader) -> tuple[int, int] | None:
+        """Return where training stands if it is training that asks for the batch."""
+        trainer = self.trainer
+        if trainer is None or not self._is_fitting or trainer.train_dataloader is None:
+            return None
+        if loader not in CombinedLoader(trainer.train_dataloader).flattened:
+            return None
+        return trainer.current_epoch, trainer.fit_loop.batch_idx + 1
 
     def _part(self, split: Part) -> tuple[Images, NDArray[np.int64]]:
         """Find the images of a split and their positions."""
@@ -244,30 +296,36 @@ class _Selection(Dataset[Any]):
         return len(self.positions)
 
 
-class _RandomViews(_Selection):
-    """Two views, drawn anew each time."""
+class _TwoViewsOfImages(_Selection):
+    """Two views of each image, by a seed that comes with its index.
 
-    def __init__(self, images: Images, positions: NDArray[np.int64], two_views: TwoViews):
-        super().__init__(images, positions)
-        self._two_views = two_views
-
-    def __getitem__(self, index: int) -> tuple[list[Tensor], int]:
-        position = self.positions[index]
-        return self._two_views(self.images[position]), int(self.images.labels[position])
-
-
-class _FixedViews(_RandomViews):
-    """Two views that depend on the seed and on the image's place in its data set alone."""
+    An index alone gives views that depend on ``seed`` and the image's place in its data set.
+    """
 
     def __init__(
         self, images: Images, positions: NDArray[np.int64], two_views: TwoViews, seed: int
     ):
-        super().__init__(images, positions, two_views)
+        super().__init__(images, positions)
+        self._two_views = two_views
         self._seed = seed
 
-    def __getitem__(self, index: int) -> tuple[list[Tensor], int]:
-        with fixed_random_numbers(self._seed, int(self.positions[index])):
-            return super().__getitem__(index)
+    def __getitem__(self, index: int | tuple[int, int]) -> tuple[list[Tensor], int]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(
+        self, indices: Sequence[int | tuple[int, int]]
+    ) -> list[tuple[list[Tensor], int]]:
+        """Return a batch: to keep the global random numbers costs as much as a view or two."""
+        with kept_random_numbers():
+            return [self._seeded(*(i if isinstance(i, tuple) else (i, None))) for i in indices]
+
+    def _seeded(self, index: int, seed: int | None) -> tuple[list[Tensor], int]:
+        position = self.positions[index]
+        if seed is None:
+            key = np.random.SeedSequence((self._seed, int(position)))
+            seed = int(key.generate_state(1, np.uint64)[0])
+        seed_random_numbers(seed)
+        return self._two_views(self.images[position]), int(self.images.labels[position])
 
 
 class _EvaluationImages(_Selection):

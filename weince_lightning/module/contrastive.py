@@ -8,6 +8,7 @@ import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
+from weince_lightning.checkpoints.saving import save_atomically
 from weince_lightning.losses import ContrastiveTerms, WEINCELoss
 from weince_lightning.losses.checks import check_choice, check_integer, check_number
 from weince_lightning.module.fit_checks import (
@@ -21,6 +22,7 @@ from weince_lightning.module.optimizers import (
     build_optimizer,
     build_scheduler,
 )
+from weince_lightning.module.random_states import random_states, restore_random_states
 from weince_lightning.module.saved_settings import RebuildableModule
 from weince_lightning.networks import build_encoder, feature_dimension, projection_head
 
@@ -32,6 +34,13 @@ class ContrastiveModule(RebuildableModule):
 
     Each view goes through encoder and projection head on its own, as in the paper's code and
     lightly's, so that BatchNorm normalises each view by its own statistics.
+
+    Checkpoints hold the global random numbers, so that a training that is resumed ends as if it had
+    not been stopped: with :class:`~weince_lightning.data.VisionData` from any step, with a plain
+    shuffling loader from the end of an epoch. Within one, Lightning starts such a loader anew; a
+    loader with ``state_dict`` and ``load_state_dict`` goes on. On several processes the random
+    numbers of the first are saved for all: they are the same after ``seed_everything`` as long as
+    all processes draw alike.
 
     To change a part, override it: :meth:`encode` (from images to features and projections),
     :meth:`step` (from a batch to the loss) or :meth:`configure_optimizers`.
@@ -125,6 +134,7 @@ class ContrastiveModule(RebuildableModule):
         self.optimizer: OptimizerName = optimizer
         self.schedule: Schedule = schedule
         self.warmup_fraction = warmup_fraction
+        self._resumed_states: dict[str, Any] = {}
 
         self.backbone = build_encoder(backbone, in_channels, image_size, **(backbone_options or {}))
         self.feature_dim = feature_dimension(self.backbone, in_channels, image_size)
@@ -192,9 +202,31 @@ class ContrastiveModule(RebuildableModule):
         }
 
     def on_fit_start(self) -> None:
-        """Warn once of settings of the trainer that do not do what they seem to."""
+        """Save so that no kill can tear a file; warn of settings that do not do what they seem."""
+        save_atomically(self.trainer)
         warn_of_local_batch_norm(self.trainer, self)
         warn_of_accumulated_batches(self.trainer)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Save the settings, and the global random numbers: of several processes, the first's."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["random_states"] = random_states(self.device)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on with the saved random numbers if training is resumed."""
+        super().on_load_checkpoint(checkpoint)
+        if self._trainer is not None and self._trainer.training and "random_states" in checkpoint:
+            self._resumed_states = checkpoint["random_states"]
+            restore_random_states(self._resumed_states, self._trainer.strategy.root_device)
+
+    def on_train_start(self) -> None:
+        """Undo what was drawn since, such as by a loader that starts, if an epoch is resumed.
+
+        A new epoch, in contrast, needs what the start of its loader has drawn.
+        """
+        if self._resumed_states and self.trainer.fit_loop.restarting:
+            restore_random_states(self._resumed_states, self.trainer.strategy.root_device)
+        self._resumed_states = {}
 
     def training_step(self, batch: Sequence[Any], batch_idx: int) -> dict[str, Any]:
         """Return :meth:`step` and log ``train/loss``."""

@@ -1,0 +1,241 @@
+"""N steps, a stop, N more steps: to the last bit what 2N steps without a stop give."""
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningDataModule
+from lightning.pytorch.callbacks import OnExceptionCheckpoint
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from resumed_runs import assert_same, differences, logged, make_module, train
+from torch.utils.data import DataLoader, Subset
+
+from weince_lightning.cli import main
+from weince_lightning.data import VisionData
+
+TESTS = Path(__file__).parent
+SHORT = [
+    "fit",
+    f"-c={TESTS.parent / 'configs' / 'digits.yaml'}",
+    "--trainer.max_epochs=2",
+    "--trainer.limit_train_batches=6",
+]
+
+
+# With a Trainer in Python
+
+
+@pytest.fixture(scope="module", params=[0, 2], ids=["in the main process", "in two workers"])
+def whole(request, tmp_path_factory):
+    """A training that nothing stopped, its folder of checkpoints and its number of workers."""
+    folder = tmp_path_factory.mktemp("whole")
+    return train(folder, num_workers=request.param), folder, request.param
+
+
+@pytest.mark.parametrize("place", ["2 batch", "3 validation", "3 epoch", "4 batch"])
+def test_training_resumed_anywhere_ends_as_if_nothing_had_stopped_it(whole, place):
+    expected, folder, num_workers = whole
+    resumed = train(folder, folder / f"{place}.ckpt", num_workers=num_workers)
+    assert_same(resumed, expected, step=int(place[0]))
+
+
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ({"max_epochs": -1, "max_steps": 5}, "2 batch"),
+        ({"max_epochs": -1, "max_steps": 5}, "3 validation"),
+        ({"val_check_interval": 2}, "2 validation"),
+        ({"reload_dataloaders_every_n_epochs": 1}, "4 batch"),
+    ],
+    ids=str,
+)
+def test_other_ways_to_count_resume_exactly(options, place, tmp_path):
+    expected = train(tmp_path, **options)
+    resumed = train(tmp_path, tmp_path / f"{place}.ckpt", **options)
+    assert_same(resumed, expected, step=int(place[0]))
+
+
+class OwnData(LightningDataModule):
+    """Data of a user's own: a plain loader that shuffles by the global random numbers."""
+
+    def train_dataloader(self):
+        views = VisionData("digits").val_dataloader().dataset
+        return DataLoader(Subset(views, range(96)), batch_size=32, shuffle=True)
+
+    def val_dataloader(self):
+        return VisionData("digits", batch_size=32).val_dataloader()
+
+    def evaluation_dataloader(self, split):
+        return VisionData("digits").evaluation_dataloader("val")
+
+
+def test_a_plain_loader_resumes_exactly_at_the_end_of_an_epoch(tmp_path):
+    expected = train(tmp_path, data=OwnData())
+    for place in ("3 validation", "3 epoch"):
+        assert_same(train(tmp_path, tmp_path / f"{place}.ckpt", data=OwnData()), expected, step=3)
+
+
+def test_lightnings_checkpoint_on_sigterm_resumes_exactly(tmp_path):
+    class Terminate(Callback):
+        def on_train_batch_start(self, trainer, *rest):
+            if trainer.global_step == 1:
+                signal.raise_signal(signal.SIGTERM)
+
+    expected = train(tmp_path)
+    folder = tmp_path / "terminated"
+    with pytest.raises(SIGTERMException):
+        train(folder, extra=[Terminate(), OnExceptionCheckpoint(folder, "terminated")])
+    resumed = train(tmp_path, folder / "terminated.ckpt")
+    assert_same(resumed, expected, step=2)
+
+
+def test_loading_a_model_leaves_the_random_numbers_alone(whole):
+    _, folder, _ = whole
+    module = make_module()
+    before = torch.get_rng_state()
+    module.on_load_checkpoint(torch.load(folder / "2 batch.ckpt", weights_only=True))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# Two processes
+
+
+def start(command, folder):
+    paths = os.pathsep.join([str(TESTS.parent), str(TESTS)])
+    return subprocess.Popen(
+        [sys.executable, "-u", *command],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        bufsize=0,
+        start_new_session=True,
+    )
+
+
+def end(process):
+    """Wait for what it writes; a child of it that hangs would be waited for, too."""
+    try:
+        return process.communicate(timeout=180)[0].decode()
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    process = start([str(TESTS / "resumed_runs.py"), str(folder)], folder)
+    output = end(process)
+    assert process.returncode == 0, output
+    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+
+
+def test_training_of_two_processes_resumes_exactly_on_both(ranks):
+    for rank in ranks:
+        assert_same(rank["resumed"], rank["whole"], step=2)
+    assert differences(*(rank["resumed"]["end"]["state_dict"] for rank in ranks)) == []
+
+
+def test_processes_share_the_images_of_an_epoch_without_a_common_seed(ranks):
+    first, second = (rank["seen"] for rank in ranks)
+    assert len(first) == len(second) == 640
+    assert not set(first) & set(second)
+
+
+# The command, with real signals
+
+
+def run(folder, arguments):
+    output, before, threads = io.StringIO(), Path.cwd(), torch.get_num_threads()
+    os.chdir(folder)
+    torch.set_num_threads(1)  # as in start(): sums of two threads are rounded otherwise
+    try:
+        with contextlib.redirect_stdout(output):
+            main([*arguments, "--trainer.enable_progress_bar=false"])
+    finally:
+        os.chdir(before)
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(False)
+    return output.getvalue()
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    """The folder of a run that nothing interrupts."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    run(folder, SHORT)
+    return folder / "runs" / "digits" / "version_0"
+
+
+def interrupt(folder, pattern, signals, *options):
+    """Send signals as soon as the command has written the pattern; returns status and output."""
+    command = ["-m", "weince_lightning", *SHORT, *options]
+    process = start(command, folder)
+    seen = b""
+    while not re.search(pattern, seen):
+        byte = process.stdout.read(1)
+        assert byte, seen.decode()
+        seen += byte
+    for signum in signals:
+        os.killpg(process.pid, signum)  # as terminals and clusters do, its workers too
+    output = end(process)
+    assert "Traceback" not in output
+    return process.returncode, output
+
+
+def suggested(output):
+    return shlex.split(re.search(r"Resume with:\n  weince (.+)", output)[1])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "signals", "status", "steps"),
+    [
+        (rb"Epoch 0: +83%", [signal.SIGTERM] * 2, 143, range(5, 12)),
+        (rb"Epoch 1: +33%", [signal.SIGINT], 130, range(8, 12)),
+        (rb"Validation DataLoader 0: +0%", [signal.SIGTERM], 143, range(7, 12)),
+    ],
+    ids=["SIGTERM twice", "Ctrl-C", "SIGTERM in the validation"],
+)
+def test_an_interrupted_run_resumes_as_if_nothing_had_stopped_it(
+    pattern, signals, status, steps, expected, tmp_path
+):
+    found, output = interrupt(tmp_path, pattern, signals, "--data.num_workers=1")
+    assert found == status
+    resumed = suggested(output)
+    assert torch.load(tmp_path / resumed[-1], weights_only=True)["global_step"] in steps
+    assert resumed[-1].endswith("interrupted.ckpt")
+    run(tmp_path, resumed)
+    parts = [tmp_path / "runs" / "digits" / f"version_{number}" for number in (0, 1)]
+    ends = [
+        torch.load(part / "checkpoints" / "last.ckpt", weights_only=True)
+        for part in (parts[1], expected)
+    ]
+    for part in ("state_dict", "optimizer_states", "lr_schedulers", "loops", "random_states"):
+        assert differences(*(end[part] for end in ends)) == []
+    numbers = [logged(part / "metrics.csv") for part in [*parts, expected]]
+    assert numbers[0] | numbers[1] == numbers[2]
+
+
+def test_sigterm_before_the_first_step_ends_the_run_and_leaves_nothing(tmp_path):
+    status, output = interrupt(tmp_path, rb"Sanity Checking", [signal.SIGTERM])
+    assert status == 143
+    assert "nothing to resume" in output
+    assert not list(tmp_path.rglob("*.ckpt"))
+
+
+def test_sigterm_stops_two_processes_after_the_same_step(tmp_path):
+    options = ["--trainer.devices=2", "--trainer.strategy=ddp", "--trainer.accelerator=cpu"]
+    options += ["--data.batch_size=64", "--trainer.max_epochs=100"]
+    status, output = interrupt(tmp_path, rb"Epoch 1: +33%", [signal.SIGTERM], *options)
+    assert status == 143
+    saved = torch.load(tmp_path / suggested(output)[-1], weights_only=True)
+    assert saved["global_step"] > 6
