@@ -43,6 +43,8 @@ def whole(request, tmp_path_factory):
 @pytest.mark.parametrize("place", ["2 batch", "3 validation", "3 epoch", "4 batch"])
 def test_training_resumed_anywhere_ends_as_if_nothing_had_stopped_it(whole, place):
     expected, folder, num_workers = whole
+    if num_workers and place not in ("2 batch", "3 epoch"):
+        pytest.skip("workers start at these two in the two ways there are")
     resumed = train(folder, folder / f"{place}.ckpt", num_workers=num_workers)
     assert_same(resumed, expected, step=int(place[0]))
 
@@ -50,7 +52,6 @@ def test_training_resumed_anywhere_ends_as_if_nothing_had_stopped_it(whole, plac
 @pytest.mark.parametrize(
     ("options", "place"),
     [
-        ({"max_epochs": -1, "max_steps": 5}, "2 batch"),
         ({"max_epochs": -1, "max_steps": 5}, "3 validation"),
         ({"val_check_interval": 2}, "2 validation"),
         ({"reload_dataloaders_every_n_epochs": 1}, "4 batch"),

@@ -69,7 +69,9 @@ def test_knn_accuracy_is_that_of_scikit_learn(watched):
 
 
 def test_the_probe_learns_more_than_chance(watched):
-    assert watched.trainer.callback_metrics["probe/val_top1"] > 0.3
+    # Seeds 7 to 11: 0.76 to 0.80. In validation, where ten steps have hardly moved the running
+    # statistics of BatchNorm, they range from 0.11 to 0.49.
+    assert watched.trainer.callback_metrics["probe/train_top1"] > 0.7
 
 
 def test_tensorboard_holds_the_histograms_of_every_anchor(watched, read_events):
