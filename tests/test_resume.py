@@ -209,7 +209,7 @@ def suggested(output):
             range(7, 12),
             marks=pytest.mark.slow,
         ),
-    ],  # fmt: skip
+    ],
     ids=["SIGTERM twice", "Ctrl-C", "SIGTERM in the validation"],
 )
 def test_an_interrupted_run_resumes_as_if_nothing_had_stopped_it(
