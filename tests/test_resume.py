@@ -202,7 +202,13 @@ def suggested(output):
     [
         (rb"Epoch 0: +83%", [signal.SIGTERM] * 2, 143, range(5, 12)),
         (rb"Epoch 1: +33%", [signal.SIGINT], 130, range(8, 12)),
-        (rb"Validation DataLoader 0: +0%", [signal.SIGTERM], 143, range(7, 12)),
+        pytest.param(
+            rb"Validation DataLoader 0: +0%",
+            [signal.SIGTERM],
+            143,
+            range(7, 12),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["SIGTERM twice", "Ctrl-C", "SIGTERM in the validation"],
 )

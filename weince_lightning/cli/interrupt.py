@@ -82,6 +82,9 @@ class InterruptCheckpoint(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Save the step if a signal has arrived."""
+        accumulated = (batch_idx + 1) % trainer.accumulate_grad_batches
+        if accumulated and not trainer.is_last_batch:
+            return  # checkpoints hold no gradients
         if trainer.received_sigterm and self.signum is None:
             self.signum = signal.SIGTERM  # before this callback took over
         self._is_agreed = self._is_agreed or self._agree(trainer)
