@@ -36,6 +36,7 @@ from weince_lightning import (
     WEINCELoss,
 )
 from weince_lightning.callbacks import KNNMonitor, OnlineLinearProbe, TailMonitor
+from weince_lightning.checkpoints import CheckpointError
 from weince_lightning.cli import main
 from weince_lightning.data import VisionData
 from weince_lightning.losses.descriptions import describe
@@ -504,7 +505,8 @@ def test_a_checkpoint_of_the_command_loads_in_python(moved, tmp_path):
 @pytest.mark.parametrize("command", ["validate", "fit"])
 def test_the_command_refuses_weights_of_another_model_in_one_line(moved, command):
     with pytest.raises(SystemExit) as caught:
-        run(moved[0].parent, command, "--ckpt_path=weights.ckpt", "--model.backbone=resnet18")
+        changes = ("--model.backbone=resnet18", "--trainer.max_epochs=9")
+        run(moved[0].parent, command, "--ckpt_path=weights.ckpt", *changes)
     assert re.match("weince: error: .*backbone convnet instead of resnet18", caught.value.code)
     assert "\n" not in caught.value.code
 
@@ -551,3 +553,14 @@ def test_the_command_asks_for_data_that_a_checkpoint_does_not_name(tmp_path, cap
     with pytest.raises(SystemExit, match="2"):
         main(["validate", f"--ckpt_path={tmp_path / 'loaders.ckpt'}"])
     assert "--ckpt_path must hold the settings of the data, got" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["text", "nothing", "half", "weights", "list"])
+def test_a_file_that_is_no_checkpoint_is_refused_with_its_name(content, tmp_path):
+    path = tmp_path / "file.ckpt"
+    torch.save([1] if content == "list" else {"weight": torch.zeros(999)}, path)
+    whole = path.read_bytes()
+    damaged = {"text": b"hi", "nothing": b"", "half": whole[: len(whole) // 2]}
+    path.write_bytes(damaged.get(content, whole))
+    with pytest.raises(CheckpointError, match=r"file\.ckpt"):
+        ContrastiveModule.load_from_checkpoint(path)

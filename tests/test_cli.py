@@ -321,3 +321,46 @@ def test_impatient_interruptions_leave_a_checkpoint(tmp_path):
     assert process.returncode == 130
     checkpoint = command_after("Resume", output)[-1]
     assert torch.load(tmp_path / checkpoint, weights_only=True)["global_step"] >= 6
+
+
+def refusal(capsys, folder, *arguments):
+    """The last line of a command that ends with an error, without a traceback."""
+    with pytest.raises(SystemExit) as caught:
+        run(folder, *arguments)
+    said = capsys.readouterr().err + (caught.value.code if type(caught.value.code) is str else "")
+    assert "Traceback" not in said
+    return said.strip().splitlines()[-1]
+
+
+def test_a_finished_training_is_not_resumed(finished, capsys, tmp_path):
+    checkpoint = str(finished.run / "checkpoints" / "last.ckpt")
+    said = refusal(capsys, tmp_path, "fit", "--ckpt_path", checkpoint)
+    assert said.startswith("weince: error: --trainer.max_epochs must be above 2")
+    steps = ("--trainer.max_epochs=9", "--trainer.max_steps=20")
+    said = refusal(capsys, tmp_path, "fit", "--ckpt_path", checkpoint, *steps)
+    assert said.startswith("weince: error: --trainer.max_steps must be above 20")
+    assert not any(tmp_path.iterdir())
+
+
+def test_validate_leaves_no_file_behind(finished, tmp_path):
+    run(tmp_path, "validate", "--ckpt_path", str(finished.run / "checkpoints" / "last.ckpt"))
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["fit", "validate", "predict"])
+def test_weights_of_another_program_are_refused_in_one_line(command, capsys, tmp_path):
+    torch.save({"weight": torch.zeros(1)}, tmp_path / "plain.ckpt")
+    said = refusal(capsys, tmp_path, command, "-c=digits", "--ckpt_path", "plain.ckpt")
+    assert "plain.ckpt must be a checkpoint that Lightning wrote" in said
+
+
+def test_what_this_package_refuses_in_training_is_told_in_one_line(capsys, tmp_path):
+    said = refusal(capsys, tmp_path, "fit", "--data.batch_size=1", *SHORT)
+    assert said.startswith("weince: error: z0 must hold at least 2 samples")
+
+
+def test_a_trial_run_points_to_no_files(tmp_path):
+    output = run(tmp_path, "fit", "--trainer.fast_dev_run=true", *SHORT)
+    assert "nothing was written" in output
+    assert ".ckpt" not in output
+    assert not any(tmp_path.iterdir())

@@ -419,3 +419,22 @@ def test_a_module_that_returns_no_features_is_refused(make_trainer, make_module,
 def test_wrong_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         OnlineLinearProbe(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "message"),
+    [
+        (torch.zeros(4, 3), torch.zeros(4).long(), "features must hold a tensor .* got a tensor"),
+        (
+            (torch.zeros(4),),
+            torch.zeros(4).long(),
+            r"features must .* got \[\(4,\)\]",
+        ),
+        ((torch.zeros(4, 3),), torch.zeros(4), "labels must hold integers .* got torch.float32"),
+    ],
+)
+def test_outputs_of_another_form_are_named(features, labels, message, make_trainer, make_module):
+    probe = OnlineLinearProbe(num_classes=4)
+    outputs = {"features": features, "labels": labels}
+    with pytest.raises(TypeError, match=message):
+        probe.on_train_batch_end(make_trainer(), make_module(), outputs, None, 0)

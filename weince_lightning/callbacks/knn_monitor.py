@@ -55,6 +55,8 @@ class KNNMonitor(Callback):
         bank: str | DataLoader = "train",  # type: ignore[type-arg]  # YAML knows no DataLoader[Any]
         queries: str | DataLoader | None = None,  # type: ignore[type-arg]
     ) -> None:
+        if not isinstance(k, Sequence):
+            raise TypeError(f"k must be a sequence of numbers, got {k!r}.")
         if not k or min(k) < 1:
             raise ValueError(f"k must hold numbers of at least 1, got {tuple(k)}.")
         if not temperature > 0:

@@ -70,8 +70,8 @@ def log_picture(trainer: Trainer, name: str, pixels: NDArray[np.uint8], step: in
     """Hand a picture over to each logger, as an image or else as a file beside its logs.
 
     TensorBoard and Weights & Biases get an image. Every other logger that has a folder of its own
-    for the run gets ``NAME/epoch=E-step=S.png`` in it; if nothing was written anywhere, that goes
-    to the trainer's ``default_root_dir``.
+    for the run gets ``NAME/epoch=E-step=S.png`` in it; if nothing was written anywhere, that of a
+    training goes to the trainer's ``default_root_dir``.
 
     Args:
         trainer: Has the loggers. A ``fast_dev_run`` writes nothing.
@@ -91,7 +91,7 @@ def log_picture(trainer: Trainer, name: str, pixels: NDArray[np.uint8], step: in
             is_held = True
         elif logger.log_dir is not None:
             folders.append(Path(logger.log_dir))
-    if not folders and not is_held:
+    if not folders and not is_held and trainer.state.fn == "fit":
         folders.append(Path(trainer.default_root_dir))
     for folder in folders:
         path = folder / name / f"epoch={trainer.current_epoch}-step={step}.png"

@@ -281,6 +281,15 @@ def _check_outputs(outputs: Any) -> None:
             "training_step and validation_step must return a dict with features (one tensor per "
             f"view) and labels for OnlineLinearProbe, got {found}."
         )
+    views, labels = outputs["features"], outputs["labels"]
+    if isinstance(views, Tensor) or any(view.ndim != 2 for view in views):
+        found = "a tensor" if isinstance(views, Tensor) else [tuple(view.shape) for view in views]
+        raise TypeError(
+            "features must hold a tensor (samples, features) for each view for OnlineLinearProbe, "
+            f"got {found}."
+        )
+    if labels.dtype.is_floating_point:
+        raise TypeError(f"labels must hold integers for OnlineLinearProbe, got {labels.dtype}.")
 
 
 def _rows(outputs: Mapping[str, Any], samples: int | None = None) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import yaml
 from lightning.pytorch.utilities import rank_zero_only
 
-from weince_lightning.checkpoints import check_checkpoint
+from weince_lightning.checkpoints import check_checkpoint, read_checkpoint
 from weince_lightning.cli.arguments import UsageError, checkpoint_argument
 from weince_lightning.losses.descriptions import classes_built_in_python
 from weince_lightning.module.saved_settings import CHECKPOINT_KEY, read_plain_part
@@ -108,6 +108,33 @@ def report_overrides(config: CheckpointConfig, final: Mapping[str, Any]) -> None
     """Say on standard error, a line each, which settings of the checkpoint do not hold."""
     for key, was, now in _differences(config.settings, final, ""):
         _tell(f"{key}: {_shown(now)} instead of the checkpoint's {_shown(was)}")
+
+
+def refuse_finished(arguments: Any) -> None:
+    """Refuse to resume a training that has reached its end.
+
+    Args:
+        arguments: Those of ``fit``, with a ``ckpt_path`` that can be loaded.
+
+    Raises:
+        UsageError: If there is nothing left to train.
+    """
+    path, limits = arguments.ckpt_path, arguments.trainer
+    if arguments.weights_only is False or not Path(path).is_file():
+        return
+    checkpoint = read_checkpoint(path)
+    if "loops" not in checkpoint:
+        return
+    epochs = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
+    for name, done, end in (
+        ("max_epochs", epochs, limits.max_epochs),
+        ("max_steps", checkpoint["global_step"], limits.max_steps),
+    ):
+        if end is not None and 0 <= end <= done:
+            raise UsageError(
+                f"--trainer.{name} must be above {done} to go on from {path}, which has trained "
+                f"that many {name[4:]}, got {end}."
+            )
 
 
 def _config(settings: Any, source: str) -> CheckpointConfig:

@@ -17,6 +17,7 @@ from weince_lightning.checkpoints.saving import save_atomically
 from weince_lightning.cli.arguments import checkpoint_argument
 from weince_lightning.cli.checkpoint_config import (
     read_checkpoint_config,
+    refuse_finished,
     report_overrides,
     with_checkpoint_config,
 )
@@ -26,6 +27,7 @@ from weince_lightning.cli.report import evaluation_report, fit_report, interrupt
 from weince_lightning.cli.run_files import SaveRunConfig, shown
 from weince_lightning.module.mismatch import CheckpointMismatchError
 
+_PACKAGE = "weince_lightning."
 _NOISE = ("💡", "TPU available", "HPU available", "Loading `train_dataloader`")
 
 
@@ -93,16 +95,19 @@ class WeinceCLI(LightningCLI):
         """
         arguments = self.config[self.config.subcommand]
         check_checkpoint(arguments.ckpt_path, arguments.weights_only)
+        if self.config.subcommand == "fit" and arguments.ckpt_path is not None:
+            refuse_finished(arguments)
 
     def before_instantiate_classes(self) -> None:
         """Keep all but fit from starting a log of their own, and predict to one process."""
+        # A resumed run has a folder of its own, and a record of its own of the best checkpoint, as
+        # its report says; evaluation has no use for either.
+        warnings.filterwarnings("ignore", message="The dirpath has changed")
         if self.subcommand == "fit":
             return
         trainer = self.config[self.subcommand].trainer
         trainer.logger = False
         self.save_config_callback = None
-        # Resuming would lose the record of the best checkpoint; evaluation has no use for it.
-        warnings.filterwarnings("ignore", message="The dirpath has changed")
         if self.subcommand == "predict":
             trainer.devices = 1
 
@@ -130,7 +135,7 @@ class WeinceCLI(LightningCLI):
         try:
             self.trainer.fit(**arguments)
         except (Exception, SystemExit) as error:
-            _refuse_mismatch(error)
+            _refuse(error)
             if self._interrupt.signum is None:
                 raise
             if not self.trainer.is_global_zero:
@@ -139,7 +144,7 @@ class WeinceCLI(LightningCLI):
             say(interruption_report(self.trainer, self._interrupt.path))
             raise SystemExit(128 + self._interrupt.signum) from None
         if self.trainer.is_global_zero:
-            say(fit_report(self.trainer))
+            say(fit_report(self.trainer, is_resumed=arguments.get("ckpt_path") is not None))
 
     def validate(self, **arguments: Any) -> None:
         """Give the validation numbers."""
@@ -154,8 +159,8 @@ class WeinceCLI(LightningCLI):
         arguments["return_predictions"] = True
         try:
             batches = self.trainer.predict(**arguments) or []
-        except RuntimeError as error:
-            _refuse_mismatch(error)
+        except Exception as error:
+            _refuse(error)
             raise
         if not batches or not all(
             isinstance(batch, tuple) and len(batch) == 2 for batch in batches
@@ -174,17 +179,22 @@ class WeinceCLI(LightningCLI):
         # Lightning's table and ours would say the same.
         try:
             getattr(self.trainer, subcommand)(**{**arguments, "verbose": False})
-        except RuntimeError as error:
-            _refuse_mismatch(error)
+        except Exception as error:
+            _refuse(error)
             raise
         if self.trainer.is_global_zero and arguments["verbose"]:
             say(evaluation_report(self.trainer, arguments["ckpt_path"]))
 
 
-def _refuse_mismatch(error: BaseException) -> None:
-    """End with one line where a checkpoint does not fit the model."""
+def _refuse(error: BaseException) -> None:
+    """End with one line where the message says it all.
+
+    That is so where a checkpoint does not fit the model, and of what this package itself refuses.
+    """
     text = str(error)
-    if isinstance(error, CheckpointMismatchError) or text.startswith("Error(s) in loading state_"):
+    is_mismatch = isinstance(error, CheckpointMismatchError)
+    is_ours = isinstance(error, (ValueError, TypeError)) and _raised_in(error).startswith(_PACKAGE)
+    if is_mismatch or is_ours or text.startswith("Error(s) in loading state_"):
         raise SystemExit(f"weince: error: {' '.join(text.split())}") from None
 
 

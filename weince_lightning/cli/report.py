@@ -58,9 +58,10 @@ def table(rows: Iterable[tuple[str, str]]) -> str:
     return "".join(f"  {label:<{width}}  {value}\n" for label, value in rows)
 
 
-def checkpoints(trainer: Trainer) -> list[tuple[str, str]]:
+def checkpoints(trainer: Trainer, is_resumed: bool = False) -> list[tuple[str, str]]:
     """Name the checkpoints of a run and what each is best at."""
     rows = []
+    since = " since the resume" if is_resumed else ""
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint) and callback.best_model_path:
             path, score = shown(callback.best_model_path), callback.best_model_score
@@ -68,15 +69,18 @@ def checkpoints(trainer: Trainer) -> list[tuple[str, str]]:
                 rows.append(("checkpoint of the last epoch", path))
             else:
                 value = "" if score is None else f" ({score:.4f})"
-                rows.append((f"checkpoint of the best {callback.monitor}{value}", path))
+                rows.append((f"checkpoint of the best {callback.monitor}{since}{value}", path))
     return rows
 
 
-def fit_report(trainer: Trainer) -> str:
+def fit_report(trainer: Trainer, is_resumed: bool = False) -> str:
     """Describe a finished training run, and the command that comes next."""
+    if trainer.fast_dev_run:  # type: ignore[attr-defined]
+        numbers = table(headlines(trainer.callback_metrics))
+        return f"\nThe trial run works; nothing was written.\n{numbers}"
     logs, newest = log_folder(trainer), newest_checkpoint(trainer)
     config = saved_config(trainer)
-    rows = headlines(trainer.callback_metrics) + checkpoints(trainer)
+    rows = headlines(trainer.callback_metrics) + checkpoints(trainer, is_resumed)
     rows += [("logs", shown(logs))] if logs else []
     rows += [("configuration", shown(config))] if config else []
     following = []

@@ -17,6 +17,7 @@ from lightning.pytorch.utilities.parsing import AttributeDict
 from torch import nn
 from torch.nn.modules.module import _IncompatibleKeys
 
+from weince_lightning.checkpoints import CheckpointError, check_checkpoint
 from weince_lightning.losses.descriptions import (
     build,
     classes_built_in_python,
@@ -148,11 +149,13 @@ class RebuildableModule(LightningModule):
 
         Raises:
             ValueError: If an argument must be given, or the class that was saved is not imported.
+            CheckpointError: If the file is damaged, or no checkpoint of Lightning.
             CheckpointMismatchError: If the weights do not fit.
 
         Example:
             ``ContrastiveModule.load_from_checkpoint("last.ckpt", loss=MyLoss())``
         """
+        check_checkpoint(checkpoint_path, weights_only)
         saved = read_plain_part(checkpoint_path, weights_only)
         settings = dict(saved.get(cls.CHECKPOINT_HYPER_PARAMS_KEY, {}))
         name = (saved.get(CHECKPOINT_KEY) or {}).get("model")
@@ -207,6 +210,9 @@ def read_plain_part(source: Any, weights_only: bool | None = None) -> dict[str, 
 
     Returns:
         What the checkpoint has under the keys of settings.
+
+    Raises:
+        CheckpointError: If it is no checkpoint of Lightning.
     """
     options: dict[str, Any] = {"map_location": "cpu", "weights_only": weights_only is not False}
     if hasattr(source, "read"):
@@ -218,6 +224,11 @@ def read_plain_part(source: Any, weights_only: bool | None = None) -> dict[str, 
             checkpoint = torch.load(file, **options)
     else:
         checkpoint = torch.load(source, mmap=is_zipfile(source), **options)
+    if not isinstance(checkpoint, Mapping) or "pytorch-lightning_version" not in checkpoint:
+        raise CheckpointError(
+            f"{source} must be a checkpoint that Lightning wrote, got other contents. The encoder "
+            "of plain weights is read by weince_lightning.checkpoints.load_encoder."
+        )
     names = (
         LightningModule.CHECKPOINT_HYPER_PARAMS_KEY,
         LightningDataModule.CHECKPOINT_HYPER_PARAMS_KEY,
