@@ -504,8 +504,8 @@ def test_a_checkpoint_of_the_command_loads_in_python(moved, tmp_path):
 
 @pytest.mark.parametrize("command", ["validate", "fit"])
 def test_the_command_refuses_weights_of_another_model_in_one_line(moved, command):
+    changes = ("--model.backbone=resnet18", "--trainer.max_epochs=9")
     with pytest.raises(SystemExit) as caught:
-        changes = ("--model.backbone=resnet18", "--trainer.max_epochs=9")
         run(moved[0].parent, command, "--ckpt_path=weights.ckpt", *changes)
     assert re.match("weince: error: .*backbone convnet instead of resnet18", caught.value.code)
     assert "\n" not in caught.value.code

@@ -373,6 +373,15 @@ def test_a_diverged_run_does_not_end_in_the_monitor(
     assert trainer.global_step == 3
 
 
+@pytest.fixture
+def disabled_run():
+    """A run of W&B that keeps nothing; the next one must not find it."""
+    wandb = pytest.importorskip("wandb")
+    yield wandb.init(mode="disabled")
+    wandb.finish()
+    wandb.teardown()
+
+
 @pytest.mark.parametrize(
     "numbers",
     [
@@ -384,11 +393,9 @@ def test_a_diverged_run_does_not_end_in_the_monitor(
     ],
     ids=["not finite", "one", "beyond every bin", "alike in float32", "next in float32"],
 )
-def test_no_values_break_a_logger(numbers, tmp_path, read_events):
-    wandb = pytest.importorskip("wandb")
-    run = wandb.init(mode="disabled")
+def test_no_values_break_a_logger(numbers, disabled_run, tmp_path, read_events):
     tensorboard, memory = TensorBoardLogger(tmp_path), Memory()
-    loggers = [tensorboard, memory, WandbLogger(experiment=run)]
+    loggers = [tensorboard, memory, WandbLogger(experiment=disabled_run)]
     log_histograms(loggers, {"all": np.array(numbers), "none": np.array([np.nan])}, 7)
     log_histograms(loggers, {"none": np.empty(0)}, 8)
     tensorboard.experiment.flush()

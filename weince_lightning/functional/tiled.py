@@ -252,8 +252,10 @@ class _TiledLosses(torch.autograd.Function):
         return per_anchor.sum() * weight, per_anchor
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor, _: None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
+        if gradient is None:  # as gradcheck asks; one of the other arguments has no gradient ever
+            return (None,) * (4 + len(saved) // 2)
         inputs, kept = saved[: len(saved) // 2], saved[len(saved) // 2 :]
         if torch.is_grad_enabled():
             # With create_graph. What was kept would pass for a constant.
