@@ -364,3 +364,13 @@ def test_a_trial_run_points_to_no_files(tmp_path):
     assert "nothing was written" in output
     assert ".ckpt" not in output
     assert not any(tmp_path.iterdir())
+
+
+def test_one_batch_is_not_all_of_them(tmp_path):
+    (tmp_path / "one.yaml").write_text("trainer:\n  limit_train_batches: 1\n")
+    layers = ("-c=digits", "-c=one.yaml", "--trainer.limit_val_batches=1", "--trainer.max_epochs=1")
+    output = run(tmp_path, "fit", *layers, "--trainer.enable_progress_bar=false")
+    assert "Trained for 1 epochs, 1 steps" in output
+    saved = (tmp_path / "runs/digits/version_0/config.yaml").read_text()
+    assert "limit_train_batches: 1\n" in saved
+    assert "limit_val_batches: 1\n" in saved

@@ -71,6 +71,11 @@ class WeinceCLI(LightningCLI):
         )
         for name in ("in_channels", "image_size"):
             parser.link_arguments(f"data.{name}", f"model.init_args.{name}", apply_on="instantiate")
+        for action in parser._actions:
+            # The trainer's Optional[Union[int, float]] may come out of typing's cache as float
+            # first, by which 1 batch would be read as 1.0, all of them.
+            if action.dest.startswith("trainer.limit_") and hasattr(action, "_typehint"):
+                action._typehint = int | float | None
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Read the arguments, over the settings in the checkpoint that they name.
