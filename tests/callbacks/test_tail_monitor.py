@@ -495,22 +495,26 @@ def test_without_a_logger_the_figure_goes_to_the_root_folder(
     assert figures_below(folder) == ["epoch=0-step=3.png", "epoch=1-step=6.png"]
 
 
-def test_a_validation_alone_draws_the_figure(make_trainer, make_encoder, make_data, tmp_path):
-    trainer = make_trainer(callbacks=[TailMonitor(figure=True)])
+@pytest.mark.parametrize("has_logger", [True, False])
+def test_a_validation_alone_draws_the_figure_where_there_are_logs(
+    has_logger, make_trainer, make_encoder, make_data, tmp_path
+):
+    logger = CSVLogger(tmp_path) if has_logger else False
+    trainer = make_trainer(callbacks=[TailMonitor(figure=True)], logger=logger)
     trainer.validate(make_encoder(), make_data())
-    assert figures_below(tmp_path) == ["epoch=0-step=0.png"]
+    assert figures_below(tmp_path) == ["epoch=0-step=0.png"] * has_logger
 
 
 def test_the_figure_shows_the_same_samples_every_time(
     make_trainer, make_encoder, make_data, tmp_path
 ):
     module = make_encoder()
-    pixels = []
-    for _ in range(2):
-        trainer = make_trainer(callbacks=[TailMonitor(figure=True)])
+    for name in ("first", "second"):
+        logger = CSVLogger(tmp_path, name)
+        trainer = make_trainer(callbacks=[TailMonitor(figure=True)], logger=logger)
         trainer.validate(module, make_data())
-        pixels.append(imread(tmp_path / "tail" / "figure" / "epoch=0-step=0.png"))
-    assert np.array_equal(*pixels)
+    first, second = map(imread, tmp_path.rglob("*.png"))
+    assert np.array_equal(first, second)
 
 
 def test_no_figure_is_drawn_by_default(make_trainer, make_encoder, make_data, tmp_path):
