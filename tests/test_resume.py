@@ -6,8 +6,6 @@ import os
 import re
 import shlex
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ import torch
 from lightning.pytorch import Callback, LightningDataModule
 from lightning.pytorch.callbacks import OnExceptionCheckpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from processes import finish, run_python, start_python
 from resumed_runs import assert_same, differences, logged, make_module, train
 from torch.utils.data import DataLoader, Subset
 
@@ -109,34 +108,10 @@ def test_loading_a_model_leaves_the_random_numbers_alone(whole):
 # Two processes
 
 
-def start(command, folder):
-    paths = os.pathsep.join([str(TESTS.parent), str(TESTS)])
-    return subprocess.Popen(
-        [sys.executable, "-u", *command],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        bufsize=0,
-        start_new_session=True,
-    )
-
-
-def end(process):
-    """Wait for what it writes; a child of it that hangs would be waited for, too."""
-    try:
-        return process.communicate(timeout=180)[0].decode()
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
-
-
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    process = start([str(TESTS / "resumed_runs.py"), str(folder)], folder)
-    output = end(process)
-    assert process.returncode == 0, output
+    run_python(TESTS / "resumed_runs.py", folder, timeout=180)
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 
@@ -158,7 +133,7 @@ def test_processes_share_the_images_of_an_epoch_without_a_common_seed(ranks):
 def run(folder, arguments):
     output, before, threads = io.StringIO(), Path.cwd(), torch.get_num_threads()
     os.chdir(folder)
-    torch.set_num_threads(1)  # as in start(): sums of two threads are rounded otherwise
+    torch.set_num_threads(1)  # as in start_python(): sums of two threads are rounded otherwise
     try:
         with contextlib.redirect_stdout(output):
             main([*arguments, "--trainer.enable_progress_bar=false"])
@@ -180,7 +155,7 @@ def expected(tmp_path_factory):
 def interrupt(folder, pattern, signals, *options):
     """Send signals as soon as the command has written the pattern; returns status and output."""
     command = ["-m", "weince_lightning", *SHORT, *options]
-    process = start(command, folder)
+    process = start_python(*command, cwd=folder, bufsize=0)
     seen = b""
     while not re.search(pattern, seen):
         byte = process.stdout.read(1)
@@ -188,7 +163,7 @@ def interrupt(folder, pattern, signals, *options):
         seen += byte
     for signum in signals:
         os.killpg(process.pid, signum)  # as terminals and clusters do, its workers too
-    output = end(process)
+    output = finish(process, timeout=180)
     assert "Traceback" not in output
     return process.returncode, output
 

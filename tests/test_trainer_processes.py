@@ -1,14 +1,12 @@
 """Two processes under a trainer's plain ``strategy="ddp"`` against one with the whole batch."""
 
 import math
-import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from processes import run_python
 from two_processes import CASES, MICRO_BATCHES, Ending, train
 
 pytestmark = pytest.mark.skipif(
@@ -23,22 +21,7 @@ TOLERANCES = {"64-true": 1e-9, "32-true": 1e-4, "bf16-mixed": 2e-2}
 
 def run(library: str, folder: Path) -> list[dict]:
     """Let two processes train every case; returns what each found, or ends both."""
-    paths = os.pathsep.join([str(TESTS.parent), str(TESTS)])
-    process = subprocess.Popen(
-        [sys.executable, str(TESTS / "two_processes.py"), library, str(folder)],
-        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=120)
-    except subprocess.TimeoutExpired:
-        # The second process is a child of the first, and would wait for it for half an hour.
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
-    assert process.returncode == 0, output
+    run_python(TESTS / "two_processes.py", library, folder, timeout=120)
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 

@@ -1,13 +1,11 @@
 """KNNMonitor on three processes against one, to the last digit."""
 
-import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from processes import run_python
 
 from weince_lightning.functional.features import RECALL_AT, extract_features, knn_scores
 
@@ -27,21 +25,7 @@ LOADERS = (
 def folder(tmp_path_factory):
     """What the processes leave behind; all end if they take too long, as in a deadlock."""
     folder = tmp_path_factory.mktemp("knn")
-    paths = os.pathsep.join([str(HERE.parents[1]), str(HERE.parent)])
-    process = subprocess.Popen(
-        [sys.executable, str(HERE / "knn_processes.py"), str(folder)],
-        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=180)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
-    assert process.returncode == 0, output
+    run_python(HERE / "knn_processes.py", folder, timeout=180)
     return folder
 
 

@@ -1,14 +1,12 @@
 """Monitors in two processes under ``strategy="ddp"`` against one process with the same images."""
 
-import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 from monitor_processes import FAR, fit
+from processes import run_python
 
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available() or sys.platform == "win32", reason="needs gloo processes"
@@ -21,25 +19,7 @@ TESTS = Path(__file__).parents[1]
 def ranks(tmp_path_factory):
     """What two processes found."""
     folder = tmp_path_factory.mktemp("monitors")
-    process = subprocess.Popen(
-        [sys.executable, str(TESTS / "monitor_processes.py"), str(folder)],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)]),
-            "OMP_NUM_THREADS": "1",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=120)
-    except subprocess.TimeoutExpired:
-        # The second process is a child of the first, and would wait for it for half an hour.
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
-    assert process.returncode == 0, output
+    run_python(TESTS / "monitor_processes.py", folder, timeout=120)
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 

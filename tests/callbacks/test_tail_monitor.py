@@ -3,9 +3,7 @@
 import csv
 import gc
 import json
-import os
 import random
-import signal
 import struct
 import subprocess
 import sys
@@ -22,6 +20,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, Wand
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 from matplotlib.image import imread
+from processes import run_python
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader
 from two_processes import SIZE, network, pairs
@@ -571,23 +570,7 @@ class Ranks:
 
     def __init__(self, folder):
         self.folder = folder
-        tests = Path(tail_processes.__file__).parent
-        paths = os.pathsep.join([str(tests.parent), str(tests)])
-        process = subprocess.Popen(
-            [sys.executable, tail_processes.__file__, str(folder)],
-            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            output, _ = process.communicate(timeout=300)
-        except subprocess.TimeoutExpired:
-            # The second process is a child of the first, and would wait for it for half an hour.
-            os.killpg(process.pid, signal.SIGKILL)
-            raise
-        assert process.returncode == 0, output
+        run_python(Path(tail_processes.__file__), folder, timeout=300)
         self.found = [
             torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)
         ]  # NumPy arrays of our own

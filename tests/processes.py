@@ -1,0 +1,40 @@
+"""Python in processes of its own, as tests run it: a deadlock ends, with all that was started."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).parent
+
+
+def start_python(*arguments: object, **options: Any) -> subprocess.Popen:
+    """Start Python, with this project and its tests to be imported and one thread each."""
+    paths = os.pathsep.join([str(TESTS.parent), str(TESTS)])
+    return subprocess.Popen(
+        [sys.executable, "-u", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        **options,
+    )
+
+
+def finish(process: subprocess.Popen, timeout: float) -> str:
+    """Wait for what a process writes, or end it and all that it started."""
+    try:
+        return process.communicate(timeout=timeout)[0].decode()
+    except subprocess.TimeoutExpired:
+        # The second process is a child of the first, and would wait for it for half an hour.
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+
+
+def run_python(*arguments: object, timeout: float) -> None:
+    """Run Python to its end, which must be a good one."""
+    process = start_python(*arguments)
+    output = finish(process, timeout)
+    assert process.returncode == 0, output
