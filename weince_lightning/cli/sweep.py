@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import io
+import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -51,25 +52,32 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}. See weince sweep --help.")
 
 
-def sweep(arguments: Sequence[str]) -> None:
+def sweep(arguments: Sequence[str], cluster: str = "slurm") -> None:
     """Run ``weince sweep``.
 
     Args:
         arguments: What stands after ``sweep``.
+        cluster: What ``--engine slurm`` submits to, by submitit's name: ``"local"`` and
+            ``"debug"`` need no cluster.
 
     Raises:
         UsageError: If the arguments or the sweep file make no sense.
         FileNotFoundError: If there is no such file.
         SystemExit: With status 1 if runs failed, 130 or 143 if a signal stopped the sweep.
     """
-    options = _parser().parse_args(arguments)
+    settings, others = _cluster_settings(arguments)
+    options = _parser().parse_args(others)
+    if settings and options.engine != "slurm":
+        raise UsageError("--slurm options must stand with --engine slurm.")
+    options.command = shlex.join(["weince", "sweep", *arguments])
     try:
-        _sweep(options, shlex.join(["weince", "sweep", *arguments]))
+        _sweep(options, settings, cluster)
     except SweepError as error:
         raise UsageError(str(error)) from error
 
 
-def _sweep(options: argparse.Namespace, command: str) -> None:
+def _sweep(options: argparse.Namespace, settings: dict[str, Any], cluster: str) -> None:
+    from weince_lightning.sweeps.cluster import ClusterJob, connect, submit
     from weince_lightning.sweeps.execution import Commands, command_lines
     from weince_lightning.sweeps.folder import check_unchanged, describe, run_folder, write_plan
     from weince_lightning.sweeps.processes import Processes, available_threads
@@ -89,18 +97,31 @@ def _sweep(options: argparse.Namespace, command: str) -> None:
             for line in command_lines(folder, names[folder.run.name]):
                 _say(f"   {line}")
         return
+    executor = None
+    if options.engine == "slurm":
+        executor = connect(output / "slurm", settings, cluster)
     write_plan(output, source)
     _say(f"{len(folders)} runs in {output}, {len(folders) - len(todo)} of them done.")
+    commands = Commands(fit, evaluate, find_config)
+    if executor is not None:
+        jobs = [ClusterJob(folder, commands, _PRELOAD, options.keep_checkpoints) for folder in todo]
+        for job, folder in zip(submit(executor, jobs) if jobs else [], todo, strict=True):
+            _say(f"job {job}: {folder.run.name}")
+        _say(
+            "The same command submits again what failed, and with --dry-run tells what is done. "
+            f"In the end:\n  weince report {shlex.quote(str(output))}"
+        )
+        return
     outcome = carry_out(
         todo,
-        Commands(fit, evaluate, find_config),
+        commands,
         Processes(_PRELOAD, available_threads(options.jobs)),
         options.jobs,
         options.keep_checkpoints,
         _say,
     )
     if outcome.signum is not None:
-        _say(f"Interrupted. Go on with:\n  {command}")
+        _say(f"Interrupted. Go on with:\n  {options.command}")
         raise SystemExit(128 + outcome.signum)
     if outcome.failures:
         _say(f"{len(outcome.failures)} of {len(folders)} runs failed:")
@@ -225,7 +246,35 @@ def _parser() -> argparse.ArgumentParser:
         default=True,
         help="whether checkpoints stay once a run has its result (default: true)",
     )
+    parser.add_argument(
+        "--engine",
+        choices=("local", "slurm"),
+        default="local",
+        help="where the runs are carried out: here, or as jobs of a SLURM cluster",
+    )
+    parser.add_argument(
+        "--slurm.NAME",
+        metavar="VALUE",
+        help="what a job asks for, by submitit's names: partition, timeout_min, gpus_per_node, "
+        "cpus_per_task, mem_gb, array_parallelism, max_num_timeout, ...",
+    )
     return parser
+
+
+def _cluster_settings(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Split off ``--slurm.NAME VALUE``."""
+    settings, others, remaining = dict[str, Any](), list[str](), iter(arguments)
+    for argument in remaining:
+        name, equals, value = argument.partition("=")
+        if name.startswith("--slurm."):
+            value = value if equals else next(remaining, "")
+            try:
+                settings[name.removeprefix("--slurm.")] = json.loads(value)
+            except ValueError:
+                settings[name.removeprefix("--slurm.")] = value
+        else:
+            others.append(argument)
+    return settings, others
 
 
 def _positive(text: str) -> int:
