@@ -21,6 +21,7 @@ Commands:
   validate  the validation numbers of a checkpoint
   test      loss and kNN on the test images
   predict   write the features and labels of the test images to an .npz file
+  evaluate  linear probe and nearest neighbours on the frozen features of checkpoints
   export    write the encoder of a checkpoint under torchvision's or timm's names
   sweep     train and evaluate the runs of a comparison: losses x settings x seeds
 
@@ -41,7 +42,7 @@ More:
 """
 
 
-COMMANDS = ("fit", "validate", "test", "predict", "export", "sweep")
+COMMANDS = ("fit", "validate", "test", "predict", "evaluate", "export", "sweep")
 
 
 class UsageError(Exception):
@@ -116,7 +117,7 @@ def complete_arguments(arguments: Sequence[str]) -> list[str]:
             f"the command must be one of {', '.join(COMMANDS)}, got {command!r}.{hint} "
             "See weince --help."
         )
-    if command in ("export", "sweep"):  # they take no layers
+    if command in ("evaluate", "export", "sweep"):  # they read their arguments themselves
         return [*arguments]
     remaining = iter(arguments[1:])
     for argument in remaining:
