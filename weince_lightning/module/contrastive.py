@@ -50,8 +50,8 @@ class ContrastiveModule(RebuildableModule):
     of this package and were not given to LightningCLI by their class paths.
 
     Args:
-        backbone: "convnet", "resnet18", "resnet50", "vit_small", "timm:NAME", or a module from
-            images to features ``(batch, features)``.
+        backbone: "convnet", "resnet18", "resnet18_slim", "resnet50", "vit_small", "timm:NAME", or a
+            module from images to features ``(batch, features)``.
         loss: Any module or function from the projections ``(z0, z1)`` of the two views to a
             scalar: ours, lightly's, your own. None is :class:`WEINCELoss` as the paper has it.
         in_channels: Number of colour channels of the images, at least 1.
