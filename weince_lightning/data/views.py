@@ -11,6 +11,8 @@ from PIL import Image
 from torch import Tensor, nn
 from torchvision.transforms import v2
 
+from weince_lightning.data.images import Images
+
 Transform: TypeAlias = nn.Module | Callable[[Any], Any]
 """Takes a PIL image; torchvision's and lightly's transforms, or any function, are such."""
 
@@ -93,6 +95,17 @@ class TwoViews:
         if len(views) != 2:
             raise ValueError(f"transforms must return one view or two, got {len(views)}.")
         return [to_float(view) for view in views]
+
+    def of_images(
+        self, images: Images, positions: Sequence[int], seeds: Sequence[int]
+    ) -> list[list[Tensor]]:
+        """Return the two views of some images, each by a seed of 64 bits."""
+        found = []
+        with kept_random_numbers():
+            for position, seed in zip(positions, seeds, strict=True):
+                seed_random_numbers(seed)
+                found.append(self(images[position]))
+        return found
 
 
 class EvaluationView:
