@@ -21,6 +21,7 @@ Commands:
   validate  the validation numbers of a checkpoint
   test      loss and kNN on the test images
   predict   write the features and labels of the test images to an .npz file
+  evaluate  linear probe and nearest neighbours on the frozen features of checkpoints
   export    write the encoder of a checkpoint under torchvision's or timm's names
 
 Checkpoints hold the settings they were written with, wherever they lie:
@@ -40,7 +41,7 @@ More:
 """
 
 
-COMMANDS = ("fit", "validate", "test", "predict", "export")
+COMMANDS = ("fit", "validate", "test", "predict", "evaluate", "export")
 
 
 class UsageError(Exception):
@@ -102,7 +103,7 @@ def complete_arguments(arguments: Sequence[str]) -> list[str]:
             f"the command must be one of {', '.join(COMMANDS)}, got {command!r}.{hint} "
             "See weince --help."
         )
-    if command == "export":  # it has no configuration
+    if command in ("evaluate", "export"):  # they read their arguments themselves
         return [*arguments]
     remaining = iter(arguments[1:])
     for argument in remaining:

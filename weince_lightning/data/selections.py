@@ -20,6 +20,11 @@ class Selection(Dataset[Any]):
         self.images = images
         self.positions = positions
 
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The class of each, known without reading an image."""
+        return self.images.labels[self.positions]
+
     def __len__(self) -> int:
         """Count the images."""
         return len(self.positions)

@@ -16,9 +16,9 @@ from weince_lightning.data.images import Images
 from weince_lightning.data.order import EpochLoader, EpochOrder, outlive_signals
 from weince_lightning.data.selections import EvaluationImages, TwoViewsOfImages
 from weince_lightning.data.sources import MissingDataError, image_folder_classes
-from weince_lightning.data.splits import stratified_split
 from weince_lightning.data.table import DATASETS
 from weince_lightning.data.views import EvaluationView, Transform, TwoViews
+from weince_lightning.functional.splits import stratified_split
 
 Part = Literal["train", "val", "test"]
 

@@ -1,1 +1,6 @@
-"""Evaluation of trained encoders."""
+"""What frozen features are worth, by the protocol of the paper."""
+
+from weince_lightning.evaluation.protocol import evaluate
+from weince_lightning.evaluation.settings import KNNSettings, LinearSettings
+
+__all__ = ["KNNSettings", "LinearSettings", "evaluate"]
