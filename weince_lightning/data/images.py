@@ -44,7 +44,13 @@ class StoredImages:
         block = int(np.searchsorted(self._ends, index, side="right"))
         return Image.fromarray(self.blocks[block][index - self._ends[block]])
 
-    def pixels(self, indices: Sequence[int]) -> NDArray[np.uint8]:
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of the images, which have one size."""
+        height, width, *channels = self.blocks[0].shape[1:]
+        return height, width, *(channels or [1])
+
+    def pixels(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.uint8]:
         """Copy images of one size out of their blocks, ``(images, height, width)`` or with 3."""
         found = np.empty((len(indices), *self.blocks[0].shape[1:]), dtype=np.uint8)
         wanted = np.asarray(indices)

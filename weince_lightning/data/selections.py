@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from weince_lightning.data.batch_views import BatchViews
-from weince_lightning.data.images import Images
-from weince_lightning.data.views import EvaluationView, TwoViews
+from weince_lightning.data.images import Images, StoredImages
+from weince_lightning.data.views import EvaluationView, TwoViews, to_float
 
 
 class Selection(Dataset[Any]):
@@ -78,5 +79,17 @@ class EvaluationImages(Selection):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         """Return an image and its label."""
-        position = self.positions[index]
-        return self._view(self.images[position]), int(self.images.labels[position])
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, int]]:
+        """Return the images of a batch, read together where they are as wanted already."""
+        positions = self.positions[list(indices)]
+        labels = self.images.labels[positions].tolist()
+        if isinstance(self.images, StoredImages) and self._view.keeps(*self.images.shape):
+            pixels = self.images.pixels(positions).reshape(len(positions), *self._view.size, -1)
+            views = to_float(torch.from_numpy(pixels).permute(0, 3, 1, 2))
+            return list(zip(views, labels, strict=True))
+        return [
+            (self._view(self.images[position]), label)
+            for position, label in zip(positions, labels, strict=True)
+        ]

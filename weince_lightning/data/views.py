@@ -117,14 +117,18 @@ class EvaluationView:
     """
 
     def __init__(self, image_size: int, mode: str):
-        self._size = (image_size, image_size)
+        self.size = (image_size, image_size)
         self._transform = v2.Compose([v2.Resize(image_size), v2.CenterCrop(image_size)])
         self._mode = mode
+
+    def keeps(self, height: int, width: int, channels: int) -> bool:
+        """Whether images of this shape stay as they are."""
+        return (height, width) == self.size and channels == {"L": 1, "RGB": 3}[self._mode]
 
     def __call__(self, image: Image.Image) -> Tensor:
         """Return the image, float32 in [0, 1] of shape ``(channels, image_size, image_size)``."""
         image = image.convert(self._mode)
-        return to_float(image if image.size == self._size else self._transform(image))
+        return to_float(image if image.size == self.size else self._transform(image))
 
 
 @contextmanager

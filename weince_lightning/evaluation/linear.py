@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from weince_lightning.evaluation.progress import progress_bar
 from weince_lightning.evaluation.samples import Samples, accuracy
@@ -55,11 +54,15 @@ def train_probes(
                 order = _order(parts, seeds, epoch)
             rows = order[:, batch * batch_size : (batch + 1) * batch_size]
             classes = train.classes[rows].to(device)
-            logits = torch.baddbmm(bias, train.features[rows.to(device)], weight.mT)
-            # The sum of the seeds' means: each probe's gradient is that of its own.
-            loss = cross_entropy(logits.flatten(0, 1), classes.flatten(), reduction="sum")
-            optimizer.zero_grad()
-            (loss / rows.shape[1]).backward()  # type: ignore[no-untyped-call]
+            features = train.features.index_select(0, rows.flatten().to(device))
+            features = features.view(*rows.shape, -1)
+            # The cross-entropy's derivative written down takes half the time of autograd's. Each
+            # probe's is that of its own mean.
+            with torch.no_grad():
+                error = torch.baddbmm(bias, features, weight.mT).softmax(dim=2)
+                error.scatter_add_(2, classes[..., None], error.new_full((*rows.shape, 1), -1.0))
+                error /= rows.shape[1]
+                weight.grad, bias.grad = error.mT @ features, error.sum(dim=1, keepdim=True)
             optimizer.step()
             bar.update()
             if time.monotonic() - saved_at > SECONDS_BETWEEN_SAVES:
