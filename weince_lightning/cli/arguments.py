@@ -22,6 +22,7 @@ Commands:
   test      loss and kNN on the test images
   predict   write the features and labels of the test images to an .npz file
   export    write the encoder of a checkpoint under torchvision's or timm's names
+  report    compare the arms of a sweep: tables, intervals and a figure
 
 Checkpoints hold the settings they were written with, wherever they lie:
   weince validate --ckpt_path CHECKPOINT    (test and predict likewise)
@@ -40,7 +41,7 @@ More:
 """
 
 
-COMMANDS = ("fit", "validate", "test", "predict", "export")
+COMMANDS = ("fit", "validate", "test", "predict", "export", "report")
 
 
 class UsageError(Exception):
@@ -102,7 +103,7 @@ def complete_arguments(arguments: Sequence[str]) -> list[str]:
             f"the command must be one of {', '.join(COMMANDS)}, got {command!r}.{hint} "
             "See weince --help."
         )
-    if command == "export":  # it has no configuration
+    if command in ("export", "report"):  # they have no configuration
         return [*arguments]
     remaining = iter(arguments[1:])
     for argument in remaining:
