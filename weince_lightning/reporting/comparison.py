@@ -8,6 +8,8 @@ from weince_lightning.reporting.plan import PaperNumber
 from weince_lightning.reporting.results import Results, Run
 
 DEFAULT_SELECT = "linear.val_top1"
+_ROUNDING = 1e-12
+"""Equal numbers of hits can give means that differ by so much."""
 
 
 class Configuration(NamedTuple):
@@ -175,7 +177,9 @@ def _choose(results: Results, name: str, select: str, allow_incomplete: bool) ->
     elif able:
         means = [_mean(configuration, select, shared) for configuration in able]
         best = max(means)
-        chosen, *others = [each for each, mean in zip(able, means, strict=True) if mean == best]
+        chosen, *others = [
+            each for each, mean in zip(able, means, strict=True) if mean >= best - _ROUNDING
+        ]
         tied = [other.point for other in others]
     return Arm(name, arm.label, configurations, chosen, tied, {}, {}, arm.paper)
 

@@ -58,7 +58,7 @@ def summarise(values: Sequence[float]) -> Summary:
     """
     if not values:
         raise ValueError("values must hold at least one number, got none.")
-    mean, n = statistics.fmean(values), len(values)
+    mean, n = statistics.mean(values), len(values)
     if n == 1:
         return Summary(mean, None, 1)
     quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1))

@@ -160,7 +160,7 @@ def _mean(name: str, value: Mapping[str, Any]) -> float:
     numbers = [math.nan if number is None else number for number in values]
     if not all(type(number) in (int, float) for number in numbers):
         raise ValueError(f"{name}.values must be a list of numbers, got {values!r}.")
-    found = statistics.fmean(numbers)
+    found = statistics.mean(numbers)
     # They differ where a file was changed by hand.
     if isinstance(mean, int | float) and math.isfinite(found) and abs(mean - found) > 1e-6:
         raise ValueError(f"{name}.mean must be that of its values, {found:g}, got {mean:g}.")
