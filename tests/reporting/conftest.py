@@ -86,7 +86,7 @@ def record(arm, point, seed, validation, test):
             "gradient": {"hardest_1": 0.25},
             "settings": SETTINGS,
         },
-        "fit": {"arguments": [], "seconds": 1.0, "metrics": {}, "history": {"val/loss": [3, 2]}},
+        "fit": {"seconds": 1.0, "metrics": {}, "history": {"val/loss": [3, 2]}},
         "versions": {"torch": "2.14"},
     }
 

@@ -6,7 +6,8 @@ import shutil
 
 import pytest
 
-from weince_lightning.reporting import ReportError, compare, read_results
+from weince_lightning.reporting import compare, read_results
+from weince_lightning.sweeps import SweepError
 
 
 def test_every_number_of_an_evaluation_is_a_metric(sweep):
@@ -70,7 +71,14 @@ STRANGE = {
     "another arm's": (change_record(arm="infonce"), "must lie in results/infonce/"),
     "another seed's": (change_record(seed=7), "must lie in"),
     "a seed that is text": (change_record(seed="21"), "seed in it must be an integer"),
-    "another point's": (change_record(point={"model.loss.temperature": 1}), r"that of the plan \{\}"),
+    "another point's": (
+        change_record(point={"model.loss.temperature": 1}),
+        r"that of the plan \{\}",
+    ),
+    "trained otherwise": (
+        change_record(fit={"arguments": ["-c", "digits", "--trainer.max_epochs=9"]}),
+        "trained with --trainer.max_epochs=9 where sweep.yaml has loss/weince .*max_epochs=2",
+    ),
     "an evaluation without numbers": (change_record(evaluation={"linear": {}}), "no metric"),
     "an accuracy in per cent": (change_metric("knn", "test_top1_k50", 54.2), r"\[0, 1\], got 54.2"),
     "a mean of others": (
@@ -165,7 +173,7 @@ def test_a_folder_without_results_says_so(sweep, tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         read_results(tmp_path / "absent")
     shutil.rmtree(sweep.path / "results")
-    with pytest.raises(ReportError, match="not finished a run yet"):
+    with pytest.raises(SweepError, match="not finished a run yet"):
         read_results(sweep.path)
 
 
@@ -181,6 +189,6 @@ def test_a_folder_without_results_says_so(sweep, tmp_path):
 )
 def test_a_damaged_sweep_file_is_an_error_of_one_line(sweep, text, reason):
     (sweep.path / "sweep.yaml").write_text(text, encoding="utf-8")
-    with pytest.raises(ReportError, match=reason) as error:
+    with pytest.raises(SweepError, match=reason) as error:
         read_results(sweep.path)
     assert "\n" not in str(error.value)

@@ -52,6 +52,10 @@ def _run(arguments: list[str]) -> None:
             from weince_lightning.cli.export import export
 
             export(arguments[1:])
+        elif arguments[0] == "sweep":
+            from weince_lightning.cli.sweep import sweep
+
+            sweep(arguments[1:])
         elif arguments[0] == "report":
             from weince_lightning.cli.comparison import report
 

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from weince_lightning.cli.arguments import UsageError
-from weince_lightning.reporting import ReportError, compare, read_results
+from weince_lightning.reporting import compare, read_results
 from weince_lightning.reporting.comparison import DEFAULT_SELECT
 from weince_lightning.reporting.markdown import missing_lines, summary
 from weince_lightning.reporting.wording import strange_lines
 from weince_lightning.reporting.writing import write_report
+from weince_lightning.sweeps import SweepError
 
 _SHOWN = 10
 """How many missing and strange things the terminal shows."""
@@ -49,7 +50,7 @@ def report(arguments: Sequence[str]) -> None:
     options = _parser().parse_args(arguments)
     try:
         results = read_results(options.folder)
-    except ReportError as error:
+    except SweepError as error:
         sys.stderr.write(f"weince: error: {error}\n")
         raise SystemExit(1) from None
     try:

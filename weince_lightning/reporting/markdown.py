@@ -4,8 +4,6 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
-import yaml
-
 from weince_lightning.reporting.comparison import Comparison, Configuration
 from weince_lightning.reporting.main_table import caption, main_table
 from weince_lightning.reporting.settings import probe_note, read_settings
@@ -190,9 +188,7 @@ def _settings(comparison: Comparison) -> list[str]:
             _list(f"{_plain(name)}: {_plain(str(value))}" for name, value in shared.items())
         )
     if results.plan.source is not None:
-        source = {key: value for key, value in results.plan.source.items() if key != "paper"}
-        text = yaml.safe_dump(source, sort_keys=False, allow_unicode=True)
-        parts += ["The sweep file:", f"```yaml\n{text}```"]
+        parts += ["The sweep file:", f"```yaml\n{results.plan.source.strip()}\n```"]
     return parts
 
 

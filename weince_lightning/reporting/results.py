@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from weince_lightning.reporting.plan import (
     Plan,
     PlannedArm,
-    ReportError,
     in_order_of_numbers,
     read_plan,
 )
+from weince_lightning.sweeps import SweepError
 
 ACCURACIES = ("linear.", "knn.")
 """What the names of metrics that are fractions of the samples start with."""
@@ -64,7 +64,7 @@ def read_results(folder: str | Path) -> Results:
 
     Raises:
         FileNotFoundError: If there is no such folder.
-        ReportError: If ``sweep.yaml`` is damaged, or there is no result that can be used.
+        SweepError: If ``sweep.yaml`` is damaged, or there is no result that can be used.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -89,7 +89,7 @@ def read_results(folder: str | Path) -> Results:
             runs.append(run)
     if not runs:
         reason = problems[0] if problems else "the sweep has not finished a run yet"
-        raise ReportError(f"there are no results in {root / 'results'}: {reason.rstrip('.')}.")
+        raise SweepError(f"there are no results in {root / 'results'}: {reason.rstrip('.')}.")
     places = {
         (arm, point): place
         for place, (arm, point) in enumerate(
@@ -175,7 +175,7 @@ def _plan_of(runs: Sequence[Run]) -> Plan:
         arms[arm] = PlannedArm(
             arm, {name: points[name] for name in in_order_of_numbers(points)}, {}
         )
-    return Plan(arms, tuple(sorted({run.seed for run in runs})), None, None)
+    return Plan(arms, tuple(sorted({run.seed for run in runs})), None, None, {})
 
 
 def _outside(run: Run, plan: Plan) -> str:
@@ -191,6 +191,16 @@ def _outside(run: Run, plan: Plan) -> str:
         )
     if run.seed not in plan.seeds:
         return f"sweep.yaml has no seed {run.seed}."
+    fit = run.record.get("fit")
+    made = fit.get("arguments") if isinstance(fit, dict) else None
+    wanted = plan.arguments.get(f"{run.arm}/{run.point}/seed_{run.seed}")
+    if isinstance(made, list) and wanted is not None and made != wanted:
+        odd = [str(argument) for argument in made if argument not in wanted]
+        lacks = [argument for argument in wanted if argument not in made]
+        return (
+            f"it was trained with {' '.join(odd) or 'nothing'} where sweep.yaml has "
+            f"{' '.join(lacks) or 'nothing'}."
+        )
     return ""
 
 

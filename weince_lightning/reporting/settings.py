@@ -11,9 +11,9 @@ class Settings(NamedTuple):
     """Settings of the runs, flattened to ``part.name``."""
 
     shared: Mapping[str, Any]
-    """Those that are the same in all runs."""
+    """Those that are the same in all runs that have them."""
     differing: Mapping[str, Mapping[str, list[str]]]
-    """The others: for each value, as JSON, the files of the runs that have it."""
+    """The others; for each value, as JSON, the files of the runs that have it."""
 
 
 def read_settings(results: Results) -> Settings:
@@ -30,10 +30,10 @@ def read_settings(results: Results) -> Settings:
     for name in dict.fromkeys(name for table in tables.values() for name in table):
         values: dict[str, list[str]] = {}
         for file, table in tables.items():
-            text = json.dumps(table[name], sort_keys=True) if name in table else "absent"
-            values.setdefault(text, []).append(file)
+            if name in table:
+                values.setdefault(json.dumps(table[name], sort_keys=True), []).append(file)
         if len(values) == 1:
-            shared[name] = next(table[name] for table in tables.values())
+            shared[name] = json.loads(next(iter(values)))
         else:
             differing[name] = values
     return Settings(shared, differing)

@@ -96,7 +96,8 @@ def paper_text(metric: str, number: PaperNumber | None) -> str:
     """Write a number of the paper."""
     if number is None:
         return ABSENT
-    return f"{in_unit(metric, number[0])} ± {in_unit(metric, number[1])}"
+    half = "" if number[1] is None else f" ± {in_unit(metric, number[1])}"
+    return f"{in_unit(metric, number[0])}{half}"
 
 
 def counted(number: int, noun: str) -> str:
