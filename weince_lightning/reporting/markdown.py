@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from weince_lightning.reporting.comparison import Comparison, Configuration
 from weince_lightning.reporting.main_table import caption, main_table
-from weince_lightning.reporting.settings import probe_note, read_settings
+from weince_lightning.reporting.settings import LAYERS, probe_note, read_settings
 from weince_lightning.reporting.wording import (
     headline_metrics,
     mean_text,
@@ -181,12 +181,13 @@ def _further_table(comparison: Comparison, metrics: Sequence[str]) -> str:
 def _settings(comparison: Comparison) -> list[str]:
     results = comparison.results
     parts = [f"Encoder seeds: {', '.join(map(str, results.plan.seeds))}."]
-    shared = read_settings(results).shared
-    if shared:
-        parts.append("The same in all runs:")
-        parts.append(
-            _list(f"{_plain(name)}: {_plain(str(value))}" for name, value in shared.items())
-        )
+    lines = [
+        _plain(f"{name}: {value}")
+        for name, value in read_settings(results).shared.items()
+        if not name.startswith(LAYERS)
+    ]
+    if lines:
+        parts += ["The same in all runs:", _list(lines)]
     if results.plan.source is not None:
         parts += ["The sweep file:", f"```yaml\n{results.plan.source.strip()}\n```"]
     return parts

@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 
 from weince_lightning.reporting.results import Results, Run
 
+LAYERS = "layers."
+"""What the names of the digests of the configurations' contents start with."""
+
 
 class Settings(NamedTuple):
     """Settings of the runs, flattened to ``part.name``."""
@@ -23,7 +26,8 @@ def read_settings(results: Results) -> Settings:
         results: The runs.
 
     Returns:
-        The settings of the evaluation, the number of epochs and the versions of the programs.
+        The settings of the evaluation, the number of epochs, the versions of the programs and the
+        digests of the configurations.
     """
     tables = {run.file: dict(_settings(run)) for run in results.runs}
     shared, differing = {}, {}
@@ -74,6 +78,10 @@ def _settings(run: Run) -> Iterator[tuple[str, Any]]:
         yield "fit.epochs", max((len(values) for values in history.values()), default=0)
     yield from _flat("", run.record["evaluation"].get("settings"))
     yield from _flat("versions.", run.record.get("versions"))
+    yield from _flat("", {"threads": run.record.get("threads")})
+    plan = run.record.get("plan")
+    if isinstance(plan, dict):
+        yield from _flat(LAYERS, plan.get("layers"))
 
 
 def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
