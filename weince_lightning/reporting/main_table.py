@@ -88,10 +88,9 @@ def caption(comparison: Comparison) -> str:
     plan, seeds = comparison.results.plan, counted(len(comparison.seeds), "encoder seed")
     if comparison.is_incomplete:
         seeds += f" of {len(plan.seeds)} planned"
-    text = (
-        f"Test accuracy in per cent: mean ± half-width of the 95 % t-interval over {seeds}. "
-        f"Configurations (of so many) chosen by {comparison.select}."
-    )
+    text = f"Test accuracy in per cent: mean ± half-width of the 95 % t-interval over {seeds}."
+    if any(len(arm.configurations) > 1 for arm in comparison.arms):
+        text += f" Configurations chosen by {comparison.select} (in brackets: of how many)."
     if len(comparison.seeds) == 1:
         text += " One seed gives no interval."
     number = comparisons_made(comparison)

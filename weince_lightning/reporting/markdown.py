@@ -84,7 +84,10 @@ def choice_lines(comparison: Comparison) -> list[str]:
         label, has_choice = _plain(arm.label), len(arm.configurations) > 1
         which = "no configuration with all seeds" if has_choice else "not all seeds"
         if arm.chosen is None:
-            lines.append(f"{label} is not compared: it has {which} ({without_number(arm)}).")
+            lines.append(
+                f"{label} is not compared: it has {which} ({without_number(arm)}). With "
+                "`--allow_incomplete` all arms are compared over the seeds that they share."
+            )
             continue
         point = _plain(arm.chosen.point)
         if not arm.chosen.is_complete:

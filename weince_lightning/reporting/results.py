@@ -137,7 +137,7 @@ def _metrics(evaluation: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _numbers(name: str, value: Any) -> Iterator[tuple[str, float]]:
-    if isinstance(value, dict) and "values" not in value:
+    if isinstance(value, dict) and not isinstance(value.get("values"), list):
         for key, inner in value.items():
             yield from _numbers(f"{name}.{key}", inner)
         return
@@ -155,10 +155,8 @@ def _numbers(name: str, value: Any) -> Iterator[tuple[str, float]]:
 def _mean(name: str, value: Mapping[str, Any]) -> float:
     """The mean over the seeds of a probe or split."""
     values, mean = value["values"], value.get("mean")
-    if not isinstance(values, list) or not values:
-        raise ValueError(f"{name}.values must be a list of numbers, got {values!r}.")
     numbers = [math.nan if number is None else number for number in values]
-    if not all(type(number) in (int, float) for number in numbers):
+    if not numbers or not all(type(number) in (int, float) for number in numbers):
         raise ValueError(f"{name}.values must be a list of numbers, got {values!r}.")
     found = statistics.mean(numbers)
     # They differ where a file was changed by hand.
