@@ -52,6 +52,10 @@ def _run(arguments: list[str]) -> None:
             from weince_lightning.cli.export import export
 
             export(arguments[1:])
+        elif arguments[0] == "evaluate":
+            from weince_lightning.cli.evaluate import evaluate_checkpoints
+
+            evaluate_checkpoints(arguments[1:])
         elif arguments[0] == "sweep":
             from weince_lightning.cli.sweep import sweep
 

@@ -21,6 +21,7 @@ Commands:
   validate  the validation numbers of a checkpoint
   test      loss and kNN on the test images
   predict   write the features and labels of the test images to an .npz file
+  evaluate  linear probe and nearest neighbours on the frozen features of checkpoints
   export    write the encoder of a checkpoint under torchvision's or timm's names
   sweep     train and evaluate the runs of a comparison: losses x settings x seeds
   report    compare the arms of a sweep: tables, intervals and a figure
@@ -42,7 +43,7 @@ More:
 """
 
 
-COMMANDS = ("fit", "validate", "test", "predict", "export", "sweep", "report")
+COMMANDS = ("fit", "validate", "test", "predict", "evaluate", "export", "sweep", "report")
 
 
 class UsageError(Exception):
@@ -117,7 +118,8 @@ def complete_arguments(arguments: Sequence[str]) -> list[str]:
             f"the command must be one of {', '.join(COMMANDS)}, got {command!r}.{hint} "
             "See weince --help."
         )
-    if command in ("export", "sweep", "report"):  # they take no layers
+    # They read their arguments themselves.
+    if command in ("evaluate", "export", "sweep", "report"):
         return [*arguments]
     remaining = iter(arguments[1:])
     for argument in remaining:

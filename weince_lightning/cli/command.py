@@ -1,7 +1,6 @@
 """``weince fit | validate | test | predict``: LightningCLI with this project's manners."""
 
 import logging
-import traceback
 import warnings
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from weince_lightning.cli.checkpoint_config import (
     with_checkpoint_config,
 )
 from weince_lightning.cli.interrupt import InterruptCheckpoint
-from weince_lightning.cli.parser import ConciseParser
+from weince_lightning.cli.parser import ConciseParser, raised_in, refusal
 from weince_lightning.cli.report import evaluation_report, fit_report, interruption_report, say
 from weince_lightning.cli.run_files import SaveRunConfig, shown
 from weince_lightning.module.mismatch import CheckpointMismatchError
@@ -121,10 +120,10 @@ class WeinceCLI(LightningCLI):
         try:
             super().instantiate_classes()
         except Exception as error:
-            refusal = _refusal(error)
-            if not isinstance(refusal, (ValueError, TypeError, ImportError, OSError)):
+            refused = refusal(error)
+            if not isinstance(refused, (ValueError, TypeError, ImportError, OSError)):
                 raise
-            self.parser.error(str(refusal), refusal)
+            self.parser.error(str(refused), refused)
         self.trainer.callbacks.append(self._interrupt)  # type: ignore[attr-defined]
         if getattr(self.datamodule, "dataset", None) == "digits":
             # Half a second of work per epoch: processes to share it would cost more.
@@ -198,23 +197,9 @@ def _refuse(error: BaseException) -> None:
     """
     text = str(error)
     is_mismatch = isinstance(error, CheckpointMismatchError)
-    is_ours = isinstance(error, (ValueError, TypeError)) and _raised_in(error).startswith(_PACKAGE)
+    is_ours = isinstance(error, (ValueError, TypeError)) and raised_in(error).startswith(_PACKAGE)
     if is_mismatch or is_ours or text.startswith("Error(s) in loading state_"):
         raise SystemExit(f"weince: error: {' '.join(text.split())}") from None
-
-
-def _refusal(error: BaseException) -> BaseException:
-    """Return what a class raised, from under what jsonargparse made of it."""
-    while _raised_in(error).startswith("jsonargparse") and (
-        cause := error.__cause__ or error.__context__
-    ):
-        error = cause
-    return error
-
-
-def _raised_in(error: BaseException) -> str:
-    frames = [frame.f_globals["__name__"] for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return str(frames[-1]) if frames else ""
 
 
 def _quieten() -> None:

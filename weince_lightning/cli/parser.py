@@ -6,6 +6,7 @@ import os
 import pkgutil
 import re
 import sys
+import traceback
 from collections.abc import Iterable
 from typing import NoReturn
 
@@ -34,6 +35,21 @@ class ConciseParser(LightningArgumentParser):
         sys.stderr.write(f"{program}: error: {_essence(message, parser._option_string_actions)}\n")
         sys.stderr.write(f"All options: {program} --help\n")
         self.exit(2)
+
+
+def refusal(error: BaseException) -> BaseException:
+    """Return what a class raised, from under what jsonargparse made of it."""
+    while raised_in(error).startswith("jsonargparse") and (
+        cause := error.__cause__ or error.__context__
+    ):
+        error = cause
+    return error
+
+
+def raised_in(error: BaseException) -> str:
+    """Name the module whose line raised an error."""
+    frames = [frame.f_globals["__name__"] for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return str(frames[-1]) if frames else ""
 
 
 def _essence(message: str, options: Iterable[str]) -> str:

@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader, Dataset
 from weince_lightning.data.images import Images
 from weince_lightning.data.order import EpochLoader, EpochOrder, outlive_signals
 from weince_lightning.data.sources import MissingDataError, image_folder_classes
-from weince_lightning.data.splits import stratified_split
 from weince_lightning.data.table import DATASETS
 from weince_lightning.data.views import (
     EvaluationView,
@@ -25,6 +24,7 @@ from weince_lightning.data.views import (
     kept_random_numbers,
     seed_random_numbers,
 )
+from weince_lightning.functional.splits import stratified_split
 
 Part = Literal["train", "val", "test"]
 
@@ -291,6 +291,11 @@ class _Selection(Dataset[Any]):
     def __init__(self, images: Images, positions: NDArray[np.int64]):
         self.images = images
         self.positions = positions
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The class of each, known without reading an image."""
+        return self.images.labels[self.positions]
 
     def __len__(self) -> int:
         return len(self.positions)

@@ -170,11 +170,9 @@ def read_sweep(path: str | Path) -> Sweep:
     """
     path = Path(path)
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)
+        return _sweep(yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SweepError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
-    try:
-        return _sweep(content)
     except SweepError as error:
         raise SweepError(f"{path}: {error}") from None
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from weince_lightning.data.splits import stratified_split
+from weince_lightning.functional.splits import stratified_split
 
 UNEVEN = np.repeat([0, 1, 2, 7], [100, 30, 9, 1])
 

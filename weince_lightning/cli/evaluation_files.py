@@ -1,0 +1,140 @@
+"""What ``weince evaluate`` leaves beside a checkpoint: features, results, unfinished work."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from weince_lightning.checkpoints import CheckpointError, read_checkpoint
+from weince_lightning.checkpoints.files import whole_file
+from weince_lightning.evaluation.progress import progress_bar
+from weince_lightning.functional.features import extract_features
+
+_SAMPLED_IMAGES = 256
+"""Images that stand for all in a data set whose labels are known without reading its images."""
+
+
+def folder_of(checkpoint: Path) -> Path:
+    """Return the folder of a checkpoint's evaluation, ``last/`` for ``last.ckpt``."""
+    if checkpoint.suffix:
+        return checkpoint.with_suffix("")
+    return checkpoint.with_name(f"{checkpoint.name}.evaluation")
+
+
+def weights_digest(encoder: nn.Module) -> str:
+    """Return a SHA-256 over names, types, shapes and bytes of an encoder's weights and buffers."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(encoder.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def data_digest(loader: Iterable[Any]) -> str:
+    """Return a SHA-256 by which data that have changed are known.
+
+    Of a data set with ``labels`` or ``targets``, one for each sample, it is over these and the
+    images that are read for a spread of them; of any other, over all batches.
+    """
+    digest = hashlib.sha256()
+    data: Any = getattr(loader, "dataset", None)
+    labels = getattr(data, "labels", getattr(data, "targets", None))
+    if labels is None or len(labels) != len(data):
+        for images, batch_labels, *_ in loader:
+            _add(digest, images, batch_labels)
+        return digest.hexdigest()
+    _add(digest, torch.as_tensor(np.asarray(labels)))
+    for place in np.unique(np.linspace(0, len(labels) - 1, _SAMPLED_IMAGES).astype(int)):
+        _add(digest, torch.as_tensor(data[int(place)][0]))
+    return digest.hexdigest()
+
+
+def _add(digest: Any, *tensors: Tensor) -> None:
+    for tensor in tensors:
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy())
+
+
+def cached_features(
+    encoder: nn.Module, loader: Iterable[Any], file: Path | None, name: str
+) -> tuple[Tensor, Tensor]:
+    """Read features and labels from a file, or compute them and write it.
+
+    Args:
+        encoder: Maps images to features.
+        loader: Batches ``(images, labels)``.
+        file: The file, named by all that its content depends on; None: neither read nor written.
+            A damaged one is written anew.
+        name: What the progress bar calls the data.
+    """
+    kept = _read(file)
+    if {"features", "labels"} <= kept.keys():
+        return kept["features"], kept["labels"]
+    dataset: Any = getattr(loader, "dataset", ())
+    with progress_bar(f"features of {name}", len(dataset)) as bar:
+        counter = encoder.register_forward_hook(lambda *call: bar.update(len(call[2])) and None)
+        try:
+            features, labels = extract_features(encoder, loader)
+        finally:
+            counter.remove()
+    if file is not None:
+        _write(file, {"features": features, "labels": labels})
+    return features, labels
+
+
+class KeptParts(dict[str, Any]):
+    """What an evaluation has reached, written to a file as soon as there is something new.
+
+    Args:
+        file: The file.
+        of: What the parts depend on; those of something else are passed over.
+    """
+
+    def __init__(self, file: Path, of: list[str]):
+        self._file, self._of = file, of
+        kept = _read(file)
+        super().__init__(kept.get("parts", {}) if kept.get("of") == of else {})
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Keep a part, and write all."""
+        super().__setitem__(name, value)
+        _write(self._file, {"of": self._of, "parts": dict(self)})
+
+    def remove(self) -> None:
+        """Remove the file: the evaluation is complete."""
+        self._file.unlink(missing_ok=True)
+
+
+def read_results(file: Path) -> dict[str, Any]:
+    """Read an earlier evaluation; empty if there is none that can be read."""
+    try:
+        results = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return results if isinstance(results, dict) else {}
+
+
+def write_results(file: Path, results: Mapping[str, Any]) -> None:
+    """Write an evaluation, all of it at once."""
+    text = json.dumps(results, indent=2) + "\n"
+    with whole_file(file) as target:
+        target.write(text.encode())
+
+
+def _read(file: Path | None) -> dict[str, Any]:
+    try:
+        kept = {} if file is None else read_checkpoint(file)
+    except (FileNotFoundError, CheckpointError):
+        return {}
+    return kept if isinstance(kept, dict) else {}
+
+
+def _write(file: Path, content: Mapping[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(file) as target:
+        torch.save(content, target)

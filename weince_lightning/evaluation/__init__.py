@@ -1,0 +1,6 @@
+"""What frozen features are worth, by the protocol of the paper."""
+
+from weince_lightning.evaluation.protocol import evaluate
+from weince_lightning.evaluation.settings import KNNSettings, LinearSettings
+
+__all__ = ["KNNSettings", "LinearSettings", "evaluate"]
