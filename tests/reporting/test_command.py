@@ -32,7 +32,9 @@ def test_a_sweep_that_is_still_running_can_be_reported_on_again(sweep, capsys):
     content = hidden.read_bytes()
     hidden.unlink()
     main(["report", str(sweep.path)])
-    assert "2 of 3 seeds" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "WEINCE is not compared: 2 of 3 seeds." in shown
+    assert "--allow_incomplete compares all arms" in shown
     hidden.write_bytes(content)
     main(["report", str(sweep.path)])
     assert "2 of 3 seeds" not in capsys.readouterr().out

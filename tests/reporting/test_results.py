@@ -162,6 +162,12 @@ def test_an_absent_or_infinite_number_is_named(sweep):
     ]
 
 
+def test_a_metric_that_is_finite_nowhere_is_named_too(sweep):
+    for seed in (7, 21, 63):
+        sweep.change("weince", "default", seed, "gradient", "norm", float("inf"))
+    assert read_results(sweep.path).problems[-1].endswith("has no finite number for gradient.norm.")
+
+
 def test_one_encoder_under_two_seeds_is_named(sweep):
     content = json.loads(sweep.file("weince", "default", 7).read_text())
     sweep.write("weince", "default", 63, content | {"seed": 63})

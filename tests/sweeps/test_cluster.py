@@ -36,9 +36,7 @@ def wait_for(condition, seconds=120):
         time.sleep(0.02)
 
 
-def test_jobs_give_the_results_of_the_sweep_here_and_done_ones_are_left_out(
-    finished, work, capsys
-):
+def test_jobs_give_the_results_of_the_sweep_here_and_done_ones_are_left_out(finished, work, capsys):
     sweep(["small.yaml", *SLURM], cluster="local")
     said = capsys.readouterr().out
     assert [line.split(": ")[1] for line in said.splitlines() if line.startswith("job ")] == RUNS
@@ -71,7 +69,7 @@ def test_a_job_whose_training_the_cluster_terminates_goes_on(job):
 
 
 def test_settings_reach_the_cluster_and_unknown_ones_are_refused(tmp_path):
-    with pytest.raises(SweepError, match="--slurm: .*'walltime'"):
+    with pytest.raises(SweepError, match=r"--slurm: .*'walltime'"):
         connect(tmp_path, {"timeout_min": 60, "walltime": 3}, "local")
     with pytest.raises(SweepError, match=r"timeout_min must be given"):
         connect(tmp_path, {"partition": "gpu"}, "local")

@@ -7,6 +7,7 @@ from weince_lightning.sweeps.history import read_history, set_aside
 
 pytestmark = pytest.mark.filterwarnings("ignore:Experiment logs directory")
 
+
 def write(folder, rows):
     """Write what Lightning would log: (step, numbers), each at once."""
     logger = CSVLogger(folder, name="", version="")

@@ -1,4 +1,4 @@
-"""Whatever ends a sweep, the same command goes on, and the results are those of an undisturbed one."""
+"""Whatever ends a sweep, the same command goes on to the results of an undisturbed one."""
 
 import os
 import re
@@ -43,11 +43,6 @@ def run_again(work):
     output = finish(process, timeout=240)
     assert process.returncode == 0, output
     return output
-
-
-def without_threads(results):
-    """Numbers hang on the threads of torch in their last bits alone, and here do not."""
-    return results
 
 
 def trains(work, name):
@@ -103,10 +98,6 @@ def test_a_signal_saves_the_training_and_the_sweep_goes_on(
     assert not processes_in(tmp_path)
     run_again(work)
     assert work.results() == finished.results()
-
-
-def test_seconds_count_what_went_into_the_result(tmp_path):
-    pass
 
 
 def test_training_is_not_resumed_with_other_arguments(finished, tmp_path):

@@ -22,7 +22,9 @@ SMALL = {
 
 def read(tmp_path, content):
     path = tmp_path / "sweep.yaml"
-    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content, sort_keys=False))
+    path.write_text(
+        content if isinstance(content, str) else yaml.safe_dump(content, sort_keys=False)
+    )
     return read_sweep(path)
 
 
@@ -142,5 +144,5 @@ def test_packaged_sweeps_are_found_by_both_names_and_are_no_layers():
 
 
 def test_an_unknown_sweep_is_told_the_packaged_ones():
-    with pytest.raises(FileNotFoundError, match="one of sweeps/.*got 'digit'"):
+    with pytest.raises(FileNotFoundError, match=r"one of sweeps/.*got 'digit'"):
         find_sweep("digit")

@@ -61,16 +61,14 @@ def test_a_result_holds_what_the_report_needs(finished):
     assert len(result["evaluation"]["knn"]["val_top1_k10"]["values"]) == 1
     assert result["evaluation"]["checkpoint"] == "last.ckpt"
     assert "--seed_everything=21" in result["fit"]["arguments"]
-    assert result["versions"]["torch"] == torch.__version__
+    assert torch.__version__.startswith(result["versions"]["torch"])
     assert len(result["fit"]["history"]["tail/lambda_mean"]) == 2
     assert result["fit"]["metrics"]["val/loss"] == result["fit"]["history"]["val/loss"][-1]
 
 
 def test_the_evaluated_weights_are_those_of_the_end_of_the_training(finished):
     for name in RUNS:
-        checkpoint = torch.load(
-            finished.run(name) / "checkpoints" / "last.ckpt", weights_only=True
-        )
+        checkpoint = torch.load(finished.run(name) / "checkpoints" / "last.ckpt", weights_only=True)
         assert checkpoint["global_step"] == 6
         written = finished.run(name) / "checkpoints" / "last" / "evaluation.json"
         assert json.loads(written.read_text()) == finished.results()[name]["evaluation"]
@@ -307,5 +305,5 @@ def test_a_run_may_train_on_two_devices(work, sweep):
     options = {"trainer.devices": 2, "trainer.strategy": "ddp"}
     work.write("small.yaml", one_run(options=options))
     assert sweep("small.yaml")[0] == 0
-    [result] = work.results().values()
+    assert len(work.results()) == 1
     assert "Starting with 2 processes" in (work.run(RUNS[0]) / "log.txt").read_text()

@@ -118,7 +118,8 @@ def complete_arguments(arguments: Sequence[str]) -> list[str]:
             f"the command must be one of {', '.join(COMMANDS)}, got {command!r}.{hint} "
             "See weince --help."
         )
-    if command in ("evaluate", "export", "sweep", "report"):  # they read their arguments themselves
+    # They read their arguments themselves.
+    if command in ("evaluate", "export", "sweep", "report"):
         return [*arguments]
     remaining = iter(arguments[1:])
     for argument in remaining:

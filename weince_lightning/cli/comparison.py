@@ -58,18 +58,16 @@ def report(arguments: Sequence[str]) -> None:
     except ValueError as error:
         raise UsageError(f"--{error}") from error
     files = write_report(comparison, options.folder, shlex.join(["weince", "report", *arguments]))
+    blocks = [summary(comparison, width=100)]
+    if any(arm.chosen is None for arm in comparison.arms) and not options.allow_incomplete:
+        blocks.append("--allow_incomplete compares all arms over the seeds that they share.")
     odd = [*missing_lines(comparison), *strange_lines(comparison)]
-    more = len(odd) - _SHOWN
-    lines = [
-        "",
-        summary(comparison, width=100),
-        *(["", "Missing and strange:"] if odd else []),
-        *(f"- {line}" for line in odd[:_SHOWN]),
-        *([f"- and {more} more, in report.md"] if more > 0 else []),
-        "",
-        "Wrote " + ", ".join(str(file) for file in files) + ".",
-    ]
-    sys.stdout.write("\n".join(lines) + "\n")
+    if odd:
+        more = [f"{len(odd) - _SHOWN} more, in report.md"] if len(odd) > _SHOWN else []
+        shown = [f"- {line}" for line in [*odd[:_SHOWN], *more]]
+        blocks.append("\n".join(["Missing and strange:", *shown]))
+    blocks.append(f"Wrote {', '.join(map(str, files))}.")
+    sys.stdout.write("\n" + "\n\n".join(blocks) + "\n")
 
 
 def _parser() -> argparse.ArgumentParser:

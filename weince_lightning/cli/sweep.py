@@ -2,13 +2,12 @@
 
 import argparse
 import contextlib
-import io
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from weince_lightning.cli.arguments import (
     UsageError,
@@ -16,7 +15,10 @@ from weince_lightning.cli.arguments import (
     find_config,
     packaged_sweeps,
 )
-from weince_lightning.sweeps import Sweep, SweepError, read_sweep
+from weince_lightning.sweeps import SweepError, read_sweep
+
+if TYPE_CHECKING:  # it takes torch
+    from weince_lightning.sweeps.folder import RunFolder
 
 _DESCRIPTION = """\
 Train and evaluate every run that a sweep file stands for: arms x their grids x seeds.
@@ -44,7 +46,15 @@ A sweep file:
     weince: {layers: [loss/weince]}
   evaluation: {linear.epochs: 20}      # options of weince evaluate
 """
-_PRELOAD = ("weince_lightning.cli.command", "weince_lightning.data", "weince_lightning.callbacks")
+_PRELOAD = (
+    "weince_lightning.cli.command",
+    "weince_lightning.cli.evaluate",
+    "weince_lightning.callbacks",
+    "weince_lightning.data",
+    # What these import when it is first needed.
+    "lightly.models.modules",
+    "sklearn.datasets",
+)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -77,44 +87,48 @@ def sweep(arguments: Sequence[str], cluster: str = "slurm") -> None:
 
 
 def _sweep(options: argparse.Namespace, settings: dict[str, Any], cluster: str) -> None:
-    from weince_lightning.sweeps.cluster import ClusterJob, connect, submit
-    from weince_lightning.sweeps.execution import Commands, command_lines
+    from weince_lightning.cli.sweep_checks import check_options
+    from weince_lightning.sweeps.cluster import connect
     from weince_lightning.sweeps.folder import check_unchanged, describe, run_folder, write_plan
+
+    source = Path(find_sweep(options.sweep))
+    options.output = options.output or Path("sweeps") / source.stem
+    plan = read_sweep(source)
+    checkpoint_names = check_options(plan)
+    folders = [run_folder(options.output, run) for run in plan.runs()]
+    for folder in folders:
+        check_unchanged(folder, describe(folder.run, find_config))
+    if options.dry_run:
+        _list(folders, checkpoint_names)
+        return
+    todo = [folder for folder in folders if not folder.is_done]
+    is_local = options.engine == "local"
+    executor = None if is_local else connect(options.output / "slurm", settings, cluster)
+    write_plan(options.output, source)
+    _say(f"{len(folders)} runs in {options.output}, {len(folders) - len(todo)} of them done.")
+    if is_local:
+        _carry_out(todo, options)
+    else:
+        _submit(todo, options, executor)
+
+
+def _list(folders: Sequence["RunFolder"], checkpoint_names: Mapping[str, str]) -> None:
+    from weince_lightning.sweeps.execution import command_lines
+
+    for number, folder in enumerate(folders, 1):
+        _say(f"{number}. {folder.run.name}{' (done)' if folder.is_done else ''}")
+        for line in command_lines(folder, checkpoint_names[folder.run.name]):
+            _say(f"   {line}")
+
+
+def _carry_out(todo: Sequence["RunFolder"], options: argparse.Namespace) -> None:
+    from weince_lightning.sweeps.execution import Commands
     from weince_lightning.sweeps.processes import Processes, available_threads
     from weince_lightning.sweeps.scheduling import carry_out
 
-    source = Path(find_sweep(options.sweep))
-    output = Path(options.output or Path("sweeps") / source.stem)
-    plan = read_sweep(source)
-    names = _check_options(plan)
-    folders = [run_folder(output, run) for run in plan.runs()]
-    for folder in folders:
-        check_unchanged(folder, describe(folder.run, find_config))
-    todo = [folder for folder in folders if not folder.is_done]
-    if options.dry_run:
-        for number, folder in enumerate(folders, 1):
-            _say(f"{number}. {folder.run.name}{' (done)' if folder.is_done else ''}")
-            for line in command_lines(folder, names[folder.run.name]):
-                _say(f"   {line}")
-        return
-    executor = None
-    if options.engine == "slurm":
-        executor = connect(output / "slurm", settings, cluster)
-    write_plan(output, source)
-    _say(f"{len(folders)} runs in {output}, {len(folders) - len(todo)} of them done.")
-    commands = Commands(fit, evaluate, find_config)
-    if executor is not None:
-        jobs = [ClusterJob(folder, commands, _PRELOAD, options.keep_checkpoints) for folder in todo]
-        for job, folder in zip(submit(executor, jobs) if jobs else [], todo, strict=True):
-            _say(f"job {job}: {folder.run.name}")
-        _say(
-            "The same command submits again what failed, and with --dry-run tells what is done. "
-            f"In the end:\n  weince report {shlex.quote(str(output))}"
-        )
-        return
     outcome = carry_out(
         todo,
-        commands,
+        Commands(fit, evaluate, find_config),
         Processes(_PRELOAD, available_threads(options.jobs)),
         options.jobs,
         options.keep_checkpoints,
@@ -124,11 +138,29 @@ def _sweep(options: argparse.Namespace, settings: dict[str, Any], cluster: str) 
         _say(f"Interrupted. Go on with:\n  {options.command}")
         raise SystemExit(128 + outcome.signum)
     if outcome.failures:
-        _say(f"{len(outcome.failures)} of {len(folders)} runs failed:")
+        _say(f"{len(outcome.failures)} of {len(todo)} runs failed:")
         for name, what in outcome.failures.items():
-            _say(f"  {name}: {what}\n    {output / 'runs' / name / 'log.txt'}")
+            _say(f"  {name}: {what}\n    {options.output / 'runs' / name / 'log.txt'}")
         raise SystemExit(1)
-    _say(f"All {len(folders)} runs are done. Next:\n  weince report {shlex.quote(str(output))}")
+    _say(f"All runs are done. Next:\n  {_report_command(options)}")
+
+
+def _submit(todo: Sequence["RunFolder"], options: argparse.Namespace, executor: Any) -> None:
+    from weince_lightning.sweeps.cluster import ClusterJob, submit
+    from weince_lightning.sweeps.execution import Commands
+
+    commands = Commands(fit, evaluate, find_config)
+    jobs = [ClusterJob(folder, commands, _PRELOAD, options.keep_checkpoints) for folder in todo]
+    for job, folder in zip(submit(executor, jobs), todo, strict=True):
+        _say(f"job {job}: {folder.run.name}")
+    _say(
+        "The same command submits again what failed, and with --dry-run tells what is done. In the "
+        f"end:\n  {_report_command(options)}"
+    )
+
+
+def _report_command(options: argparse.Namespace) -> str:
+    return f"weince report {shlex.quote(str(options.output))}"
 
 
 def find_sweep(name: str) -> str:
@@ -159,59 +191,6 @@ def evaluate(arguments: Sequence[str]) -> None:
     from weince_lightning.cli import main
 
     main(["evaluate", *arguments])
-
-
-def _check_options(plan: Sweep) -> dict[str, str]:
-    """Let the commands' own parsers read every configuration, before anything is trained.
-
-    Returns:
-        For each run's name the file name of its last checkpoint.
-    """
-    from jsonargparse import capture_parser
-
-    from weince_lightning.cli.command import WeinceCLI
-
-    parser = capture_parser(lambda: WeinceCLI(["fit"]))
-    names: dict[tuple[str, str], str] = {}
-    for run in plan.runs():
-        key = (run.arm, str(run.point))
-        if key not in names:
-            where = run.name.rpartition("/")[0]
-            try:
-                given = complete_arguments(["fit", *run.fit_arguments])
-            except UsageError as error:
-                raise SweepError(f"{where}: layers: {error}") from None
-            config = _parse(parser, given, where)
-            names[key] = _last_checkpoint(config.fit.trainer, where)
-    return {run.name: names[run.arm, str(run.point)] for run in plan.runs()}
-
-
-def _parse(parser: Any, arguments: Sequence[str], where: str) -> Any:
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            return parser.parse_args([*arguments])
-    except SystemExit:
-        message = said.getvalue().partition("error: ")[2].partition("\n")[0]
-        raise SweepError(f"{where}: {message or said.getvalue()}") from None
-
-
-def _last_checkpoint(trainer: Any, where: str) -> str:
-    """Name the file of the last epoch, which is evaluated: it must be kept."""
-    callbacks = trainer.callbacks or []
-    callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
-    savers = [item.init_args for item in callbacks if item.class_path.endswith(".ModelCheckpoint")]
-    if not savers and trainer.enable_checkpointing is not False:
-        return "*.ckpt"  # Lightning's own
-    for saver in savers:
-        is_each_epoch = saver.every_n_epochs in (None, 1) and saver.save_top_k != 0
-        others = (saver.monitor, saver.every_n_train_steps, saver.train_time_interval)
-        if is_each_epoch and others == (None, None, None):
-            return "*.ckpt" if "{" in (saver.filename or "{") else f"{saver.filename}.ckpt"
-    raise SweepError(
-        f"{where}: trainer.callbacks must hold a ModelCheckpoint without monitor for every epoch: "
-        "the last checkpoint is what is evaluated."
-    )
 
 
 def _parser() -> argparse.ArgumentParser:

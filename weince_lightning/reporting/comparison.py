@@ -8,8 +8,8 @@ from weince_lightning.reporting.plan import PaperNumber
 from weince_lightning.reporting.results import Results, Run
 
 DEFAULT_SELECT = "linear.val_top1"
-_ROUNDING = 1e-12
-"""Equal numbers of hits can give means that differ by so much."""
+_ROUNDING = 1e-7
+"""Equal numbers of hits can give means that differ by so much: accuracies are in float32."""
 
 
 class Configuration(NamedTuple):

@@ -62,12 +62,16 @@ def _title(comparison: Comparison) -> str:
     if comparison.is_incomplete:
         seeds += f" of {len(comparison.results.plan.seeds)} planned"
     title = f"Mean and 95 % t-interval over {seeds} (rings)"
-    baseline = baseline_label(comparison)
+    baseline = _shortened(baseline_label(comparison))
     return f"{title}; dashed: {baseline}" if baseline else title
 
 
+def _shortened(label: str) -> str:
+    return textwrap.shorten(label, 60, placeholder="...")
+
+
 def _label(arm: Arm) -> str:
-    label = textwrap.shorten(arm.label, 60, placeholder="...")
+    label = _shortened(arm.label)
     if arm.chosen is None:
         label += f" ({without_number(arm)})"
     return textwrap.fill(label, 30)

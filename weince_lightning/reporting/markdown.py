@@ -82,17 +82,14 @@ def choice_lines(comparison: Comparison) -> list[str]:
         )
     for arm in comparison.arms:
         label, has_choice = _plain(arm.label), len(arm.configurations) > 1
-        which = "no configuration with all seeds" if has_choice else "not all seeds"
+        seeds = without_number(arm) + (" in its fullest configuration" if has_choice else "")
         if arm.chosen is None:
-            lines.append(
-                f"{label} is not compared: it has {which} ({without_number(arm)}). With "
-                "`--allow_incomplete` all arms are compared over the seeds that they share."
-            )
+            lines.append(f"{label} is not compared: {seeds}.")
             continue
         point = _plain(arm.chosen.point)
         if not arm.chosen.is_complete:
             how = f"; {point} was chosen by the seeds that its configurations share"
-            lines.append(f"{label} has {which} ({without_number(arm)}){how if has_choice else ''}.")
+            lines.append(f"{label} is incomplete: {seeds}{how if has_choice else ''}.")
         if arm.tied:
             others = ", ".join(map(_plain, arm.tied))
             lines.append(

@@ -30,6 +30,8 @@ class Run(NamedTuple):
     """Encoder seed."""
     metrics: Mapping[str, float]
     """Finite numbers by name, such as ``linear.test_top1``; probe and split seeds averaged."""
+    not_finite: Sequence[str]
+    """Names of the others."""
     record: Mapping[str, Any]
     """The whole result file."""
     file: str
@@ -126,7 +128,8 @@ def _read_run(file: Path, name: str) -> Run:
     if not metrics:
         raise ValueError("its evaluation holds no metric.")
     finite = {metric: value for metric, value in metrics.items() if math.isfinite(value)}
-    return Run(arm, place[2], seed, finite, record, name)
+    others = [metric for metric in metrics if metric not in finite]
+    return Run(arm, place[2], seed, finite, others, record, name)
 
 
 def _metrics(evaluation: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
@@ -204,15 +207,15 @@ def _outside(run: Run, plan: Plan) -> str:
 
 def _doubts(runs: Sequence[Run]) -> Iterator[str]:
     """What looks wrong in runs that are used all the same."""
-    known = list(dict.fromkeys(metric for run in runs for metric in run.metrics))
+    known = dict.fromkeys(name for run in runs for name in (*run.metrics, *run.not_finite))
     for run in runs:
         absent = [metric for metric in known if metric not in run.metrics]
         if absent:
             more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
             yield f"{run.file} has no finite number for {', '.join(absent[:3])}{more}."
-    first = dict[tuple[str, str, object], Run]()
+    first = dict[tuple[str, str, str], Run]()
     for run in runs:
-        weights = run.record["evaluation"].get("weights")
+        weights = str(run.record["evaluation"].get("weights", run.file))
         twin = first.setdefault((run.arm, run.point, weights), run)
-        if weights is not None and twin is not run:
+        if twin is not run:
             yield f"{run.file} has the very weights of {twin.file}: they are not two seeds."

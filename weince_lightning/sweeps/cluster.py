@@ -99,6 +99,8 @@ def submit(executor: Any, jobs: Sequence[ClusterJob]) -> list[str]:
     Returns:
         The cluster's names of the jobs.
     """
+    if not jobs:
+        return []
     with executor.batch():
         submitted = [executor.submit(job) for job in jobs]
     return [job.job_id for job in submitted]
