@@ -14,6 +14,9 @@ from weince_lightning.reporting.wording import (
     without_number,
 )
 
+SHARPNESS = "loss.effective_temperature"
+"""The temperature at which InfoNCE looks as sharply at the hardest negative, where it is known."""
+
 
 class MainTable(NamedTuple):
     """Cells of plain text; the first two columns are words, the others numbers."""
@@ -36,11 +39,13 @@ def main_table(comparison: Comparison) -> MainTable:
     """
     metrics, plan = headline_metrics(comparison), comparison.results.plan
     in_paper = [metric for metric in metrics if any(metric in arm.paper for arm in comparison.arms)]
+    has_sharpness = SHARPNESS in comparison.metrics
     header = ["arm", "configuration"]
     for metric in metrics:
         header += [metric_label(metric)]
         header += ["difference"] if plan.baseline is not None else []
         header += ["paper"] if metric in in_paper else []
+    header += ["effective temperature"] if has_sharpness else []
     rows = []
     for arm in comparison.arms:
         row = [arm.label, _configuration(arm)]
@@ -50,6 +55,9 @@ def main_table(comparison: Comparison) -> MainTable:
                 row.append(_difference(comparison, arm, metric))
             if metric in in_paper:
                 row.append(paper_text(metric, arm.paper.get(metric)))
+        if has_sharpness:
+            sharpness = arm.summaries.get(SHARPNESS)
+            row.append(f"{sharpness.mean:.3f}" if sharpness else "-")
         rows.append(row)
     return MainTable(header, rows)
 
@@ -99,5 +107,10 @@ def caption(comparison: Comparison) -> str:
             f" Differences to {baseline_label(comparison)} are paired by seed, with 95 % "
             f"t-intervals; * marks those that exclude 0 ({counted(number, 'comparison')}, no "
             "interval widened for that)."
+        )
+    if SHARPNESS in comparison.metrics:
+        text += (
+            " The effective temperature is that of the InfoNCE loss which would give the hardest "
+            "negative the same share of the gradient, on the test images at the end of training."
         )
     return text

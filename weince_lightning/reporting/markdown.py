@@ -158,11 +158,31 @@ def _further_metrics(comparison: Comparison) -> list[str]:
         "## Further metrics",
         "Of the chosen configurations; the paper's number after a slash where there is one.",
     ]
+    distributions = [name for name in others if name.endswith(".q50")]
+    stems = [name.removesuffix(".q50") for name in distributions]
+    others = [name for name in others if name.rpartition(".")[0] not in stems]
     for name in dict.fromkeys(metric.partition(".")[0] for metric in others):
         own = [metric for metric in others if metric.partition(".")[0] == name]
         for first in range(0, len(own), _COLUMNS):
             parts.append(_further_table(comparison, own[first : first + _COLUMNS]))
+    if stems:
+        parts.append("Medians, and the 5 and 95 % quantiles; means over the encoder seeds.")
+        parts.append(_quantile_table(comparison, stems))
     return parts
+
+
+def _quantile_table(comparison: Comparison, stems: Sequence[str]) -> str:
+    """Give what was summarised by quantiles, without the arms that have nothing of it."""
+    rows = []
+    for arm in comparison.arms:
+        cells = []
+        for stem in stems:
+            found = [arm.summaries.get(f"{stem}.{name}") for name in ("q50", "q05", "q95")]
+            texts = [f"{summary.mean:.3g}" for summary in found if summary]
+            cells.append("{} ({} to {})".format(*texts) if len(texts) == len(found) else "-")
+        if any(cell != "-" for cell in cells):
+            rows.append([_plain(arm.label), *cells])
+    return _table(["arm", *(stem.rpartition(".")[2] for stem in stems)], rows, num_texts=1)
 
 
 def _further_table(comparison: Comparison, metrics: Sequence[str]) -> str:

@@ -207,9 +207,18 @@ def _outside(run: Run, plan: Plan) -> str:
 
 def _doubts(runs: Sequence[Run]) -> Iterator[str]:
     """What looks wrong in runs that are used all the same."""
-    known = dict.fromkeys(name for run in runs for name in (*run.metrics, *run.not_finite))
+    known = dict[tuple[str, str], None]()
     for run in runs:
-        absent = [metric for metric in known if metric not in run.metrics]
+        # A loss of another kind may have other numbers of its own.
+        known |= dict.fromkeys((run.arm, name) for name in (*run.metrics, *run.not_finite))
+        known |= {
+            (other.arm, name): None
+            for other in runs
+            for name in (*run.metrics, *run.not_finite)
+            if name.startswith(ACCURACIES)
+        }
+    for run in runs:
+        absent = [name for arm, name in known if arm == run.arm and name not in run.metrics]
         if absent:
             more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
             yield f"{run.file} has no finite number for {', '.join(absent[:3])}{more}."
