@@ -269,3 +269,29 @@ def test_files_appear_whole_and_leave_nothing_behind(sweep):
     assert {path.name for path in sweep.path.iterdir()} == (
         {"sweep.yaml", "results"} | {f"report.{end}" for end in ("json", "md", "csv", "tex", "png")}
     )
+
+
+def test_sharpness_of_the_loss_stands_beside_each_arm(sweep):
+    for seed, temperature in zip((7, 21, 63), (0.1, 0.2, 0.3), strict=True):
+        sweep.change("weince", "default", seed, "loss", "effective_temperature", temperature)
+    main = report_of(sweep)["md"].partition("## ")[0]
+    assert rows_of(main, "arm")[0][-1] == "effective temperature"
+    assert rows_of(main, "WEINCE")[0][-1] == "0.200"
+    assert rows_of(main, "InfoNCE")[0][-1] == "-"
+
+
+def test_what_differs_between_anchors_is_one_cell_of_quantiles(sweep):
+    for seed in (7, 21, 63):
+        gate = {"mean": 0.2, "q05": 0.0, "q25": 0.1, "q50": seed / 1000, "q95": 0.9}
+        sweep.change("weince", "default", seed, "loss", "gate", gate)
+    further = section(report_of(sweep)["md"], "Further metrics")
+    # (0.007 + 0.021 + 0.063) / 3
+    assert rows_of(further, "WEINCE")[-1] == ["WEINCE", "0.0303 (0 to 0.9)"]
+    assert "q25" not in further
+
+
+def test_numbers_that_one_kind_of_loss_has_are_not_missed_in_the_others(sweep):
+    for seed in (7, 21):
+        sweep.change("weince", "default", seed, "loss", "gate", {"mean": 0.2})
+    [problem] = read_results(sweep.path).problems
+    assert problem.startswith("results/weince/default/seed_63.json has no finite number for")
