@@ -285,7 +285,7 @@ def test_what_differs_between_anchors_is_one_cell_of_quantiles(sweep):
         gate = {"mean": 0.2, "q05": 0.0, "q25": 0.1, "q50": seed / 1000, "q95": 0.9}
         sweep.change("weince", "default", seed, "loss", "gate", gate)
     further = section(report_of(sweep)["md"], "Further metrics")
-    # (0.007 + 0.021 + 0.063) / 3
+    # The mean of 0.007, 0.021 and 0.063.
     assert rows_of(further, "WEINCE")[-1] == ["WEINCE", "0.0303 (0 to 0.9)"]
     assert "q25" not in further
 
