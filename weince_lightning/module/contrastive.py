@@ -104,7 +104,6 @@ class ContrastiveModule(RebuildableModule):
         warmup_fraction: float = 0.0,
         backbone_options: dict[str, Any] | None = None,
         micro_batch_size: int | None = None,
-        channels_last: bool = False,
     ) -> None:
         super().__init__()
         # Plain floats, not NumPy's: the optimizer's state repeats them, and must load safely.
@@ -139,9 +138,6 @@ class ContrastiveModule(RebuildableModule):
 
         self.backbone = build_encoder(backbone, in_channels, image_size, **(backbone_options or {}))
         self.feature_dim = feature_dimension(self.backbone, in_channels, image_size)
-        self.channels_last = channels_last
-        if channels_last:
-            self.backbone.to(memory_format=torch.channels_last)
         self.projection_head = projection_head(self.feature_dim, projection_dim)
         self.loss = WEINCELoss() if loss is None else loss
         self._save_settings()
@@ -160,8 +156,6 @@ class ContrastiveModule(RebuildableModule):
             TypeError: If they are not floating-point numbers of the module's precision.
         """
         self._check_images(images)
-        if self.channels_last:
-            images = images.contiguous(memory_format=torch.channels_last)
         features: Tensor = self.backbone(images)
         return features
 
