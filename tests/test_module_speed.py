@@ -141,10 +141,10 @@ def test_a_compiled_backbone_gives_the_same_gradients(options, compiler):
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
-@pytest.mark.parametrize("options", [{}, {"micro_batch_size": 3, "channels_last": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"micro_batch_size": 3}], ids=str)
 def test_machine_code_gives_the_same_gradients(options):
-    found = first_gradients(make_module(compile_backbone=True, **options))
-    assert_close(found, first_gradients(make_module()), rtol=1e-4, atol=1e-6)
+    found = first_gradients(make_module(compile_backbone=True, channels_last=True, **options))
+    assert_close(found, first_gradients(make_module(**options)), rtol=1e-4, atol=1e-6)
 
 
 class Watch(Callback):
