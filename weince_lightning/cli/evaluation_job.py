@@ -17,6 +17,7 @@ from weince_lightning.checkpoints import CheckpointError, load_encoder, read_enc
 from weince_lightning.cli.evaluation_files import (
     KeptParts,
     cached_features,
+    check_labelled,
     data_digest,
     folder_of,
     read_results,
@@ -47,7 +48,7 @@ class Job(NamedTuple):
     device: str
     """"auto", "cpu" or "cuda"."""
     cache: bool
-    backbone: str | None
+    backbone: str | nn.Module | None
     v1_stride: bool | None
 
 
@@ -58,6 +59,8 @@ def evaluate_checkpoint(job: Job) -> None:
     device = torch.device("cuda" if has_gpu else "cpu")
     encoder.to(device)
     loaders = _loaders(job.data)
+    for name, loader in loaders.items():
+        check_labelled(name, loader)
     weights = weights_digest(encoder)
     names = {
         name: _feature_name(job, weights, encoder, device, loader)
