@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from processes import finish, start_python
-from sweep_folders import RUNS, WorkingFolder
+from sweep_folders import RUNS, SWEEP, WorkingFolder
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks processes up in /proc")
 
@@ -58,6 +58,30 @@ def finished_one(work, name):
     return (work.output / "results" / f"{name}.json").is_file
 
 
+def test_a_sweep_that_is_stopped_and_killed_ends_with_the_results_of_an_undisturbed_one(
+    finished, tmp_path
+):
+    work = WorkingFolder(tmp_path)
+    work.write("small.yaml", {**SWEEP, "seeds": [7]})
+    process = start(work)
+    wait_for(trains(work, RUNS[0]), process)
+    process.terminate()
+    output = finish(process, timeout=240)
+    assert process.returncode == 143
+    assert "Interrupted. Go on with:\n  weince sweep small.yaml\n" in output
+    process = start(work)
+    wait_for(trains(work, RUNS[1]), process)
+    process.kill()
+    finish(process, timeout=60)
+    run_again(work)
+    expected = finished.results()
+    assert work.results() == {name: expected[name] for name in RUNS[:2]}
+    logs = [(work.run(name) / "log.txt").read_text() for name in RUNS[:2]]
+    assert "checkpoints/interrupted.ckpt" in logs[0].partition("--ckpt_path=")[2]
+    assert "checkpoints/last.ckpt" in logs[1].partition("--ckpt_path=")[2]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "moment", [trains, evaluates, finished_one], ids=lambda moment: moment.__name__
 )
@@ -78,6 +102,7 @@ def test_a_killed_sweep_goes_on_and_ends_with_the_same_results(finished, tmp_pat
     assert ("--ckpt_path=" in log) == (moment is trains)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("signum", "is_for_all", "status"),
     [(signal.SIGTERM, False, 143), (signal.SIGINT, True, 130)],
@@ -100,6 +125,7 @@ def test_a_signal_saves_the_training_and_the_sweep_goes_on(
     assert work.results() == finished.results()
 
 
+@pytest.mark.slow
 def test_training_is_not_resumed_with_other_arguments(finished, tmp_path):
     work = WorkingFolder(tmp_path)
     process = start(work)

@@ -6,8 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -96,14 +94,12 @@ def test_the_commands_of_the_dry_run_do_what_the_sweep_does(finished, work, swee
     assert re.findall(r"^\d+\. (\S+)$", listed, flags=re.MULTILINE) == RUNS
     assert not work.output.exists()
     commands = re.findall(r"^   weince (.*)", listed, flags=re.MULTILINE)
-    threads = finished.results()[RUNS[1]]["threads"]
+    before = torch.get_num_threads()
+    torch.set_num_threads(finished.results()[RUNS[1]]["threads"])
     for command in commands[2:4]:
-        subprocess.run(
-            [sys.executable, "-m", "weince_lightning", *shlex.split(command)],
-            env={**os.environ, "OMP_NUM_THREADS": str(threads)},
-            check=True,
-            capture_output=True,
-        )
+        main(shlex.split(command))
+    torch.set_num_threads(before)
+    torch.use_deterministic_algorithms(False)
     written = work.run(RUNS[1]) / "checkpoints" / "last" / "evaluation.json"
     assert json.loads(written.read_text()) == finished.results()[RUNS[1]]["evaluation"]
 
@@ -237,13 +233,13 @@ def test_a_run_that_fails_or_is_killed_fails_alone_and_is_named(work, sweep):
     ("content", "message"),
     [
         (with_arm(layers=["loss/infonc"]), "nearest packaged one is 'loss/infonce'"),
-        (one_run(options={"trainer.maxepochs": 1}), "Did you mean 'trainer.max_epochs'?"),
+        (one_run(options={"trainer.maxepochs": 1}), "unrecognized arguments: --trainer.maxep"),
         (one_run(options={"trainer.max_epochs": "many"}), "trainer.max_epochs"),
         (one_run(options={"trainer.callbacks": [TAILS, {**LAST, "init_args": {"monitor": "x"}}]}),
          "ModelCheckpoint without monitor"),
         (one_run(options={"trainer.enable_checkpointing": False, "trainer.callbacks": None}),
          "ModelCheckpoint without monitor"),
-        (changed(evaluation={"linear.epoch": 1}), "evaluation: .*linear.epoch"),
+        (changed(evaluation={"linear.epoch": 1}), "evaluation: .*has no argument .epoch"),
         (changed(evaluation={"linear.epochs": -1}), "epochs must be"),
         (changed(evaluation={"probe.epochs": 1}), "evaluation: .*probe.epochs"),
     ],

@@ -16,6 +16,7 @@ from weince_lightning.cli.arguments import (
     packaged_sweeps,
 )
 from weince_lightning.sweeps import SweepError, read_sweep
+from weince_lightning.sweeps.processes import Processes, available_threads
 
 if TYPE_CHECKING:  # it takes torch
     from weince_lightning.sweeps.folder import RunFolder
@@ -87,13 +88,18 @@ def sweep(arguments: Sequence[str], cluster: str = "slurm") -> None:
 
 
 def _sweep(options: argparse.Namespace, settings: dict[str, Any], cluster: str) -> None:
+    source = Path(find_sweep(options.sweep))
+    options.output = options.output or Path("sweeps") / source.stem
+    plan = read_sweep(source)
+    is_local = options.engine == "local"
+    processes = None
+    if is_local and not options.dry_run:
+        # First: its server imports what the runs need while this process does the same.
+        processes = Processes(_PRELOAD, available_threads(options.jobs))
     from weince_lightning.cli.sweep_checks import check_options
     from weince_lightning.sweeps.cluster import connect
     from weince_lightning.sweeps.folder import check_unchanged, describe, run_folder, write_plan
 
-    source = Path(find_sweep(options.sweep))
-    options.output = options.output or Path("sweeps") / source.stem
-    plan = read_sweep(source)
     checkpoint_names = check_options(plan)
     folders = [run_folder(options.output, run) for run in plan.runs()]
     for folder in folders:
@@ -102,12 +108,11 @@ def _sweep(options: argparse.Namespace, settings: dict[str, Any], cluster: str) 
         _list(folders, checkpoint_names)
         return
     todo = [folder for folder in folders if not folder.is_done]
-    is_local = options.engine == "local"
     executor = None if is_local else connect(options.output / "slurm", settings, cluster)
     write_plan(options.output, source)
     _say(f"{len(folders)} runs in {options.output}, {len(folders) - len(todo)} of them done.")
-    if is_local:
-        _carry_out(todo, options)
+    if processes is not None:
+        _carry_out(todo, options, processes)
     else:
         _submit(todo, options, executor)
 
@@ -121,15 +126,16 @@ def _list(folders: Sequence["RunFolder"], checkpoint_names: Mapping[str, str]) -
             _say(f"   {line}")
 
 
-def _carry_out(todo: Sequence["RunFolder"], options: argparse.Namespace) -> None:
+def _carry_out(
+    todo: Sequence["RunFolder"], options: argparse.Namespace, processes: Processes
+) -> None:
     from weince_lightning.sweeps.execution import Commands
-    from weince_lightning.sweeps.processes import Processes, available_threads
     from weince_lightning.sweeps.scheduling import carry_out
 
     outcome = carry_out(
         todo,
         Commands(fit, evaluate, find_config),
-        Processes(_PRELOAD, available_threads(options.jobs)),
+        processes,
         options.jobs,
         options.keep_checkpoints,
         _say,

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -35,6 +36,7 @@ class Processes:
         self._context: Any = multiprocessing.get_context("forkserver" if has_server else "spawn")
         if has_server:
             self._context.set_forkserver_preload([*preload])
+            forkserver.ensure_running()  # while this process does something else
         self.threads = threads
         self.is_stopped = False
         self._running: list[BaseProcess] = []
@@ -115,6 +117,8 @@ def _run(command: Command, name: str, arguments: list[str], log: str, threads: i
     if "SLURM_JOB_NAME" in os.environ:
         # To Lightning: start processes yourself, and leave it to us to requeue the cluster's job.
         os.environ["SLURM_JOB_NAME"] = "interactive"
+    # As for the command: classes of a project in the working folder can be named.
+    sys.path.insert(0, "")
     # A training on several devices starts this process's command again for each of them.
     sys.argv = ["weince", name, *arguments]
     sys.modules["__main__"] = importlib.import_module("weince_lightning.__main__")
