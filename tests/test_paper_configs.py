@@ -39,6 +39,15 @@ class Step(NamedTuple):
     image_size: int
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Two threads wait for each other longer than so few images take."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="module")
 def parser():
     return capture_parser(lambda: WeinceCLI(["fit"]))
