@@ -44,6 +44,22 @@ def test_gate_is_the_product_of_its_factors():
     assert both["gate"]["q50"] == pytest.approx(gate.median().item(), abs=0.02)
 
 
+def test_open_anchors_are_told_with_their_part_of_the_gradient():
+    [batch] = batches((32,))
+    z0, z1 = (project(view).double() for view in batch[0])
+    unit = torch.nn.functional.normalize(torch.cat([z0, z1]), dim=1).requires_grad_()
+    loss = WEINCELoss(gate=TailGate(signals="rho"))
+    terms = loss.terms(*unit.chunk(2))
+    pull = torch.autograd.grad(terms.loss, unit)[0].norm(dim=1)
+    is_open = terms.tail.gate > 0.5
+    profile = loss_profile(loss, project, [batch])
+    assert 0 < profile["open_anchors"] < 0.5
+    assert profile["open_anchors"] == pytest.approx(is_open.double().mean().item())
+    expected = (pull[is_open].sum() / pull.sum()).item()
+    assert profile["open_anchors_gradient"] == pytest.approx(expected)
+    assert expected > profile["open_anchors"]
+
+
 def test_a_running_shape_does_not_move_and_the_loss_stays_in_training():
     loss = WEINCELoss.released(0.5)
     before = loss.top_m_terms[0].link.running_beta.clone()

@@ -56,6 +56,14 @@ def _run(arguments: list[str]) -> None:
             from weince_lightning.cli.evaluate import evaluate_checkpoints
 
             evaluate_checkpoints(arguments[1:])
+        elif arguments[0] == "sweep":
+            from weince_lightning.cli.sweep import sweep
+
+            sweep(arguments[1:])
+        elif arguments[0] == "report":
+            from weince_lightning.cli.comparison import report
+
+            report(arguments[1:])
         else:
             from weince_lightning.cli.command import WeinceCLI
 

@@ -23,6 +23,8 @@ Commands:
   predict   write the features and labels of the test images to an .npz file
   evaluate  linear probe and nearest neighbours on the frozen features of checkpoints
   export    write the encoder of a checkpoint under torchvision's or timm's names
+  sweep     train and evaluate the runs of a comparison: losses x settings x seeds
+  report    compare the arms of a sweep: tables, intervals and a figure
 
 Checkpoints hold the settings they were written with, wherever they lie:
   weince validate --ckpt_path CHECKPOINT    (test and predict likewise)
@@ -41,7 +43,7 @@ More:
 """
 
 
-COMMANDS = ("fit", "validate", "test", "predict", "evaluate", "export")
+COMMANDS = ("fit", "validate", "test", "predict", "evaluate", "export", "sweep", "report")
 
 
 class UsageError(Exception):
@@ -50,11 +52,24 @@ class UsageError(Exception):
 
 def packaged_configs() -> dict[str, Path]:
     """Map the names of the packaged configurations, such as ``loss/weince``, to their files."""
+    return {name: path for name, path in _packaged().items() if not _is_sweep(name)}
+
+
+def packaged_sweeps() -> dict[str, Path]:
+    """Map the names of the packaged sweep files, such as ``sweeps/digits``, to their files."""
+    return {name: path for name, path in _packaged().items() if _is_sweep(name)}
+
+
+def _packaged() -> dict[str, Path]:
     root = Path(str(files("weince_lightning.configs")))
     return {
         path.relative_to(root).with_suffix("").as_posix(): path
         for path in sorted(root.rglob("*.yaml"))
     }
+
+
+def _is_sweep(name: str) -> bool:
+    return name.startswith("sweeps/")
 
 
 def find_config(name: str) -> str:
@@ -103,7 +118,8 @@ def complete_arguments(arguments: Sequence[str]) -> list[str]:
             f"the command must be one of {', '.join(COMMANDS)}, got {command!r}.{hint} "
             "See weince --help."
         )
-    if command in ("evaluate", "export"):  # they read their arguments themselves
+    # They read their arguments themselves.
+    if command in ("evaluate", "export", "sweep", "report"):
         return [*arguments]
     remaining = iter(arguments[1:])
     for argument in remaining:

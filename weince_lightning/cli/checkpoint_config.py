@@ -19,6 +19,10 @@ from weince_lightning.module.saved_settings import CHECKPOINT_KEY, read_plain_pa
 _OF_THE_CALL = ("ckpt_path", "config", "return_predictions", "verbose", "weights_only")
 
 
+class TrainingFinishedError(UsageError):
+    """A training to be resumed that has nothing left to train."""
+
+
 class CheckpointConfig(NamedTuple):
     """What a checkpoint says of the run that wrote it."""
 
@@ -117,7 +121,7 @@ def refuse_finished(arguments: Any) -> None:
         arguments: Those of ``fit``, with a ``ckpt_path`` that can be loaded.
 
     Raises:
-        UsageError: If there is nothing left to train.
+        TrainingFinishedError: If there is nothing left to train.
     """
     path, limits = arguments.ckpt_path, arguments.trainer
     if arguments.weights_only is False or not Path(path).is_file():
@@ -131,7 +135,7 @@ def refuse_finished(arguments: Any) -> None:
         ("max_steps", checkpoint["global_step"], limits.max_steps),
     ):
         if end is not None and 0 <= end <= done:
-            raise UsageError(
+            raise TrainingFinishedError(
                 f"--trainer.{name} must be above {done} to go on from {path}, which has trained "
                 f"that many {name[4:]}, got {end}."
             )

@@ -118,6 +118,10 @@ class VisionData(LightningDataModule):
         self.image_size = image_size or self._table_row.image_size
         self.in_channels = in_channels or self._table_row.in_channels
         mode = "L" if self.in_channels == 1 else "RGB"
+        if not isinstance(batch_augmentation, bool):
+            raise TypeError(
+                f"batch_augmentation must be True or False, got {batch_augmentation!r}."
+            )
         if batch_augmentation and (transforms is not None or not self._table_row.in_memory):
             found = f"dataset {dataset!r}" if transforms is None else "transforms of your own"
             raise ValueError(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from weince_lightning.functional.sharpness import Sharpness, sharpness
+from weince_lightning.functional.vectors import unit_vectors
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Of the anchors, for what differs between them."""
@@ -35,8 +36,10 @@ def loss_profile(
         Means over the batches of the ``effective_temperature`` and of the shares of the gradient,
         see :func:`~weince_lightning.functional.sharpness.sharpness`. For a loss with tail evidence
         also ``gate`` (:math:`\lambda`), ``beta_hat``, ``shape``, ``rho`` and ``delta_aic``: mean,
-        and quantiles over the anchors (named ``q05`` and so on); and ``hardness_factor`` and
-        ``fit_factor``, the two factors of the gate.
+        and quantiles over the anchors (named ``q05`` and so on); ``hardness_factor`` and
+        ``fit_factor``, the two factors of the gate; and ``open_anchors``, the share of the anchors
+        with :math:`\lambda > 1/2`, beside ``open_anchors_gradient``, the share of the gradient that
+        moves them, by its lengths at the unit vectors.
 
     Raises:
         ValueError: If there is no batch of at least two samples.
@@ -58,9 +61,13 @@ def loss_profile(
     profile: dict[str, Any] = {
         name: sum(column) / len(found) for name, column in zip(names, columns, strict=True)
     }
-    for name in tails[0] if tails else ():
-        profile[name] = _summary(torch.cat([tail[name] for tail in tails]))
-    return profile
+    if not tails:
+        return profile
+    evidence = {name: torch.cat([tail[name] for tail in tails]) for name in tails[0]}
+    is_open, pull = evidence["gate"] > 0.5, evidence.pop("pull")
+    profile["open_anchors"] = float(is_open.double().mean())
+    profile["open_anchors_gradient"] = float(pull[is_open].sum() / pull.sum())
+    return profile | {name: _summary(values) for name, values in evidence.items()}
 
 
 def _in_evaluation_mode(loss: Callable[[Tensor, Tensor], Tensor]) -> Any:
@@ -71,7 +78,7 @@ def _in_evaluation_mode(loss: Callable[[Tensor, Tensor], Tensor]) -> Any:
 def _evidence(loss: Any, z0: Tensor, z1: Tensor) -> list[dict[str, Tensor]]:
     """Return what the loss says of the anchors, an empty list if it says nothing."""
     terms = loss.terms(z0, z1) if hasattr(loss, "terms") else None
-    if terms is None or terms.tail is None:
+    if terms is None or terms.tail is None or len(terms.tail.gate) != 2 * len(z0):
         return []
     names = ("gate", "beta_hat", "shape", "rho", "delta_aic")
     evidence = {name: getattr(terms.tail, name) for name in names}
@@ -80,7 +87,10 @@ def _evidence(loss: Any, z0: Tensor, z1: Tensor) -> list[dict[str, Tensor]]:
             alone = copy.copy(loss)
             alone.gate = replace(loss.gate, signals=signals)  # type: ignore[type-var]
             evidence[name] = alone.terms(z0, z1).tail.gate
-    return [evidence]
+    with torch.enable_grad():
+        unit = unit_vectors(torch.cat([z0, z1])).requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(*unit.chunk(2)), unit)
+    return [{**evidence, "pull": gradient.norm(dim=1)}]
 
 
 def _summary(values: Tensor) -> Mapping[str, float]:

@@ -1,0 +1,279 @@
+"""``weince sweep``: carry out a comparison, or go on with it."""
+
+import argparse
+import contextlib
+import json
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from weince_lightning.cli.arguments import (
+    UsageError,
+    complete_arguments,
+    find_config,
+    packaged_sweeps,
+)
+from weince_lightning.sweeps import SweepError, read_sweep
+from weince_lightning.sweeps.processes import Processes, available_threads
+
+if TYPE_CHECKING:  # it takes torch
+    from weince_lightning.sweeps.folder import RunFolder
+
+_DESCRIPTION = """\
+Train and evaluate every run that a sweep file stands for: arms x their grids x seeds.
+
+SWEEP is the path of a YAML file or the name of a packaged one: {packaged}.
+Runs go in turns, the first seed of everything, then the second, so that a sweep that is not
+finished compares all arms. Started again, the same command skips what is done and goes on with what
+was interrupted, whatever ended it.
+"""
+_EPILOG = """\
+examples:
+  weince sweep sweeps/digits --dry-run
+  weince sweep sweeps/digits && weince report sweeps/digits
+  weince sweep my.yaml --engine slurm --slurm.partition gpu --slurm.timeout_min 240
+
+A sweep file:
+  layers: [digits]                     # -c of every run
+  options: {trainer.max_epochs: 2}     # options of every run
+  seeds: [7, 21]
+  baseline: infonce                    # one of the arms
+  arms:
+    infonce:
+      layers: [loss/infonce]           # after those of every run
+      grid: {model.loss.temperature: [0.1, 0.5]}
+    weince: {layers: [loss/weince]}
+  evaluation: {linear.epochs: 20}      # options of weince evaluate
+"""
+_PRELOAD = (
+    "weince_lightning.cli.command",
+    "weince_lightning.cli.evaluate",
+    "weince_lightning.callbacks",
+    "weince_lightning.data",
+    # What these import when it is first needed.
+    "lightly.models.modules",
+    "sklearn.datasets",
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}. See weince sweep --help.")
+
+
+def sweep(arguments: Sequence[str], cluster: str = "slurm") -> None:
+    """Run ``weince sweep``.
+
+    Args:
+        arguments: What stands after ``sweep``.
+        cluster: What ``--engine slurm`` submits to, by submitit's name: ``"local"`` and
+            ``"debug"`` need no cluster.
+
+    Raises:
+        UsageError: If the arguments or the sweep file make no sense.
+        FileNotFoundError: If there is no such file.
+        SystemExit: With status 1 if runs failed, 130 or 143 if a signal stopped the sweep.
+    """
+    settings, others = _cluster_settings(arguments)
+    options = _parser().parse_args(others)
+    if settings and options.engine != "slurm":
+        raise UsageError("--slurm options must stand with --engine slurm.")
+    options.command = shlex.join(["weince", "sweep", *arguments])
+    try:
+        _sweep(options, settings, cluster)
+    except SweepError as error:
+        raise UsageError(str(error)) from error
+
+
+def _sweep(options: argparse.Namespace, settings: dict[str, Any], cluster: str) -> None:
+    source = Path(find_sweep(options.sweep))
+    options.output = options.output or Path("sweeps") / source.stem
+    plan = read_sweep(source)
+    is_local = options.engine == "local"
+    processes = None
+    if is_local and not options.dry_run:
+        # First: its server imports what the runs need while this process does the same.
+        processes = Processes(_PRELOAD, available_threads(options.jobs))
+    from weince_lightning.cli.sweep_checks import check_options
+    from weince_lightning.sweeps.cluster import connect
+    from weince_lightning.sweeps.folder import check_unchanged, describe, run_folder, write_plan
+
+    checkpoint_names = check_options(plan)
+    folders = [run_folder(options.output, run) for run in plan.runs()]
+    for folder in folders:
+        check_unchanged(folder, describe(folder.run, find_config))
+    if options.dry_run:
+        _list(folders, checkpoint_names)
+        return
+    todo = [folder for folder in folders if not folder.is_done]
+    executor = None if is_local else connect(options.output / "slurm", settings, cluster)
+    write_plan(options.output, source)
+    _say(f"{len(folders)} runs in {options.output}, {len(folders) - len(todo)} of them done.")
+    if processes is not None:
+        _carry_out(todo, options, processes)
+    else:
+        _submit(todo, options, executor)
+
+
+def _list(folders: Sequence["RunFolder"], checkpoint_names: Mapping[str, str]) -> None:
+    from weince_lightning.sweeps.execution import command_lines
+
+    for number, folder in enumerate(folders, 1):
+        _say(f"{number}. {folder.run.name}{' (done)' if folder.is_done else ''}")
+        for line in command_lines(folder, checkpoint_names[folder.run.name]):
+            _say(f"   {line}")
+
+
+def _carry_out(
+    todo: Sequence["RunFolder"], options: argparse.Namespace, processes: Processes
+) -> None:
+    from weince_lightning.sweeps.execution import Commands
+    from weince_lightning.sweeps.scheduling import carry_out
+
+    outcome = carry_out(
+        todo,
+        Commands(fit, evaluate, find_config),
+        processes,
+        options.jobs,
+        options.keep_checkpoints,
+        _say,
+    )
+    if outcome.signum is not None:
+        _say(f"Interrupted. Go on with:\n  {options.command}")
+        raise SystemExit(128 + outcome.signum)
+    if outcome.failures:
+        _say(f"{len(outcome.failures)} of {len(todo)} runs failed:")
+        for name, what in outcome.failures.items():
+            _say(f"  {name}: {what}\n    {options.output / 'runs' / name / 'log.txt'}")
+        raise SystemExit(1)
+    _say(f"All runs are done. Next:\n  {_report_command(options)}")
+
+
+def _submit(todo: Sequence["RunFolder"], options: argparse.Namespace, executor: Any) -> None:
+    from weince_lightning.sweeps.cluster import ClusterJob, submit
+    from weince_lightning.sweeps.execution import Commands
+
+    commands = Commands(fit, evaluate, find_config)
+    jobs = [ClusterJob(folder, commands, _PRELOAD, options.keep_checkpoints) for folder in todo]
+    for job, folder in zip(submit(executor, jobs), todo, strict=True):
+        _say(f"job {job}: {folder.run.name}")
+    _say(
+        "The same command submits again what failed, and with --dry-run tells what is done. In the "
+        f"end:\n  {_report_command(options)}"
+    )
+
+
+def _report_command(options: argparse.Namespace) -> str:
+    return f"weince report {shlex.quote(str(options.output))}"
+
+
+def find_sweep(name: str) -> str:
+    """Return the path of a sweep file, given by a path or a packaged name."""
+    if Path(name).is_file():
+        return name
+    known = packaged_sweeps()
+    wanted = name.removesuffix(".yaml")
+    for candidate in (wanted, f"sweeps/{wanted}"):
+        if candidate in known:
+            return str(known[candidate])
+    raise FileNotFoundError(
+        f"SWEEP must be a YAML file or one of {', '.join(known)}, got {name!r}."
+    )
+
+
+def fit(arguments: Sequence[str]) -> None:
+    """Run ``weince fit``; it is no error if there is nothing left to train."""
+    from weince_lightning.cli.checkpoint_config import TrainingFinishedError
+    from weince_lightning.cli.command import WeinceCLI
+
+    with contextlib.suppress(TrainingFinishedError):
+        WeinceCLI(complete_arguments(["fit", *arguments]))
+
+
+def evaluate(arguments: Sequence[str]) -> None:
+    """Run ``weince evaluate``."""
+    from weince_lightning.cli import main
+
+    main(["evaluate", *arguments])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="weince sweep",
+        description=_DESCRIPTION.format(packaged=", ".join(packaged_sweeps())),
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("sweep", metavar="SWEEP", help="the sweep file")
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        type=Path,
+        help="the folder of results/ and runs/ (default: sweeps/ and the name of the file)",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="list the runs and their commands, and do nothing"
+    )
+    parser.add_argument(
+        "--jobs",
+        metavar="N",
+        type=_positive,
+        default=1,
+        help="runs side by side, each with its share of the processors (default: 1)",
+    )
+    parser.add_argument(
+        "--keep_checkpoints",
+        metavar="BOOL",
+        type=_boolean,
+        default=True,
+        help="whether checkpoints stay once a run has its result (default: true)",
+    )
+    parser.add_argument(
+        "--engine",
+        choices=("local", "slurm"),
+        default="local",
+        help="where the runs are carried out: here, or as jobs of a SLURM cluster",
+    )
+    parser.add_argument(
+        "--slurm.NAME",
+        metavar="VALUE",
+        help="what a job asks for, by submitit's names: partition, timeout_min, gpus_per_node, "
+        "cpus_per_task, mem_gb, array_parallelism, max_num_timeout, ...",
+    )
+    return parser
+
+
+def _cluster_settings(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Split off ``--slurm.NAME VALUE``."""
+    settings, others, remaining = dict[str, Any](), list[str](), iter(arguments)
+    for argument in remaining:
+        name, equals, value = argument.partition("=")
+        if name.startswith("--slurm."):
+            value = value if equals else next(remaining, "")
+            try:
+                settings[name.removeprefix("--slurm.")] = json.loads(value)
+            except ValueError:
+                settings[name.removeprefix("--slurm.")] = value
+        else:
+            others.append(argument)
+    return settings, others
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"must be an integer above 0, got {text!r}")
+    return int(text)
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"must be true or false, got {text!r}")
+    return text.lower() == "true"
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

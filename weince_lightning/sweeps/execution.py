@@ -1,0 +1,214 @@
+"""One run: train, evaluate, write the result; and go on where an earlier attempt broke off."""
+
+import json
+import shlex
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from weince_lightning.checkpoints import CheckpointError, read_checkpoint
+from weince_lightning.sweeps import history
+from weince_lightning.sweeps.folder import RunFolder, alone, describe, read_json, write_json
+from weince_lightning.sweeps.processes import Command, Processes
+
+_VERSIONS = ("torch", "lightning", "weince-lightning")
+
+
+class Commands(NamedTuple):
+    """What a run is made of; functions of a module, so that other processes find them."""
+
+    fit: Command
+    """Trains, with the arguments after ``weince fit``; a finished training is no error."""
+
+    evaluate: Command
+    """Evaluates, with the arguments after ``weince evaluate``."""
+
+    find_layer: Callable[[str], str]
+    """Gives the file behind the name of a layer."""
+
+
+class RunFailedError(Exception):
+    """A run that did not come to its end; the message is one line.
+
+    Attributes:
+        status: Exit status of the command that ended, negative for a signal, None where there was
+            no command.
+    """
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class RunStoppedError(RunFailedError):
+    """A run that was told to stop, and can go on."""
+
+
+def execute(
+    folder: RunFolder, commands: Commands, processes: Processes, keep_checkpoints: bool = True
+) -> dict[str, Any]:
+    """Carry out what is left of a run.
+
+    Args:
+        folder: Where its files lie.
+        commands: What trains and evaluates.
+        processes: Where they run.
+        keep_checkpoints: Whether the checkpoints stay once there is a result.
+
+    Returns:
+        The result, as it was written to ``folder.result``.
+
+    Raises:
+        RunStoppedError: If ``processes`` was stopped.
+        RunFailedError: If training or evaluation failed.
+    """
+    run = folder.run
+    with alone(folder) as is_free:
+        if not is_free:
+            raise RunFailedError("another sweep is at work on it")
+        if folder.is_done:  # another sweep was
+            return read_json(folder.result)
+        planned = describe(run, commands.find_layer)
+        seconds = _train(folder, planned, commands.fit, processes)
+        checkpoint = _furthest(folder)
+        if checkpoint is None:
+            raise RunFailedError(f"the training left no checkpoint in {folder.checkpoints}")
+        _run(
+            folder,
+            "evaluate",
+            commands.evaluate,
+            _evaluate_arguments(folder, checkpoint),
+            processes,
+        )
+        logged = history.read_history(folder.path)
+        result = {
+            "arm": run.arm,
+            "point": dict(run.point),
+            "seed": run.seed,
+            "evaluation": read_json(checkpoint.with_suffix("") / "evaluation.json"),
+            "fit": {
+                "arguments": run.fit_arguments,
+                "seconds": round(seconds, 1),
+                "metrics": logged.metrics,
+                "history": logged.epochs,
+            },
+            "plan": planned,
+            "threads": processes.threads,
+            "versions": {name.replace("-", "_"): version(name) for name in _VERSIONS},
+        }
+        write_json(folder.result, result)
+        if not keep_checkpoints:
+            shutil.rmtree(folder.checkpoints)
+        return result
+
+
+def command_lines(folder: RunFolder, checkpoint_name: str) -> list[str]:
+    """Write down what a run does, as one could type it.
+
+    Args:
+        folder: Where its files lie.
+        checkpoint_name: File name of the training's last checkpoint.
+    """
+    fit = _fit_arguments(folder, None)
+    evaluate = _evaluate_arguments(folder, folder.checkpoints / checkpoint_name)
+    return [shlex.join(["weince", "fit", *fit]), shlex.join(["weince", "evaluate", *evaluate])]
+
+
+def _fit_arguments(folder: RunFolder, checkpoint: Path | None) -> list[str]:
+    logger = {
+        "class_path": "lightning.pytorch.loggers.CSVLogger",
+        "init_args": {"save_dir": str(folder.path), "name": "", "version": ""},
+    }
+    bar = [] if "trainer.enable_progress_bar" in folder.run.options else ["false"]
+    return [
+        *folder.run.fit_arguments,
+        f"--trainer.logger={json.dumps(logger)}",
+        *(f"--trainer.enable_progress_bar={value}" for value in bar),
+        *([] if checkpoint is None else [f"--ckpt_path={checkpoint}"]),
+    ]
+
+
+def _evaluate_arguments(folder: RunFolder, checkpoint: Path) -> list[str]:
+    return [str(checkpoint), *folder.run.evaluate_arguments]
+
+
+def _train(folder: RunFolder, planned: dict[str, Any], fit: Command, processes: Processes) -> float:
+    """Train to the end; returns the seconds that it took, lost work aside."""
+    record = read_json(folder.record) if folder.record.is_file() else {}
+    checkpoint = _furthest(folder)
+    if checkpoint is not None and record.get("seconds") is not None:
+        return float(record["seconds"])
+    resumed = _furthest(folder, is_to_resume=True)
+    before = 0.0
+    if resumed is None or not record:
+        _begin_anew(folder)
+        resumed = None
+    else:
+        history.set_aside(folder.path)
+        # What an attempt did after its last checkpoint is done again, and counted then.
+        before = record["seconds_before"] + max(0, resumed.stat().st_mtime - record["started"])
+    started = time.time()
+    record = {"plan": planned, "started": started, "seconds_before": before, "seconds": None}
+    write_json(folder.record, record)
+    _run(folder, "fit", fit, _fit_arguments(folder, resumed), processes)
+    record["seconds"] = before + time.time() - started
+    write_json(folder.record, record)
+    return float(record["seconds"])
+
+
+def _begin_anew(folder: RunFolder) -> None:
+    shutil.rmtree(folder.checkpoints, ignore_errors=True)
+    for log in folder.path.glob("metrics*.csv"):
+        log.unlink()
+
+
+def _run(
+    folder: RunFolder, name: str, command: Command, arguments: list[str], processes: Processes
+) -> None:
+    if processes.is_stopped:
+        raise RunStoppedError("stopped")
+    folder.path.mkdir(parents=True, exist_ok=True)
+    with folder.log.open("a", encoding="utf-8") as log:
+        log.write(f"\n{time.strftime('%F %T')}  {shlex.join(['weince', name, *arguments])}\n")
+    status = processes.run(command, name, arguments, folder.log)
+    if status == 0:
+        return
+    if processes.is_stopped:
+        raise RunStoppedError("stopped", status)
+    raise RunFailedError(f"{name} {_what_happened(status, folder.log)}", status)
+
+
+def _furthest(folder: RunFolder, is_to_resume: bool = False) -> Path | None:
+    """Return the checkpoint of the run that has trained most, by steps and never by numbers."""
+    found = [item for path in folder.checkpoints.glob("*.ckpt") for item in _progress(path)]
+    if is_to_resume:
+        found = [item for item in found if item[0][1] >= 0]
+    return max(found, default=(None, None))[1]
+
+
+def _progress(path: Path) -> Iterator[tuple[tuple[int, int, bool, float], Path]]:
+    """Give steps and epochs of a checkpoint; -1 epochs if it can not be resumed."""
+    with suppress(CheckpointError, LookupError, TypeError):
+        checkpoint = read_checkpoint(path)
+        steps, epochs = int(checkpoint["global_step"]), -1
+        if "loops" in checkpoint:
+            progress = checkpoint["loops"]["fit_loop"]["epoch_progress"]
+            epochs = int(progress["current"]["processed"])
+        yield (steps, epochs, path.stem == "last", path.stat().st_mtime), path
+
+
+def _what_happened(status: int, log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    # A parser's error is followed by where its help is found.
+    errors = [line for line in lines[-5:] if "error:" in line or "Error:" in line]
+    last = (errors or lines)[-1]
+    if status < 0:
+        name = signal.Signals(-status).name
+        hint = ": the system may have run out of memory" if name == "SIGKILL" else ""
+        return f"was killed by {name}{hint}"
+    return f"failed: {last}"

@@ -1,0 +1,117 @@
+"""Many runs, one after the other or several side by side, with a line for each."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from weince_lightning.sweeps.execution import (
+    Commands,
+    RunFailedError,
+    RunStoppedError,
+    execute,
+)
+from weince_lightning.sweeps.folder import RunFolder
+from weince_lightning.sweeps.processes import Processes
+
+
+class Outcome(NamedTuple):
+    """What became of the runs."""
+
+    failures: dict[str, str]
+    """What happened, by the names of the runs that failed."""
+
+    signum: int | None
+    """The signal that stopped the sweep, if one did."""
+
+
+def carry_out(
+    todo: Sequence[RunFolder],
+    commands: Commands,
+    processes: Processes,
+    jobs: int,
+    keep_checkpoints: bool,
+    say: Callable[[str], None],
+) -> Outcome:
+    """Carry out runs; what fails is noted, and the others go on.
+
+    Args:
+        todo: The runs, in order.
+        commands: What trains and evaluates.
+        processes: Where they run.
+        jobs: How many at a time.
+        keep_checkpoints: Whether the checkpoints stay once there is a result.
+        say: Takes a line for each run that has come to its end.
+    """
+    failures: dict[str, str] = {}
+    begin, finished = time.monotonic(), 0
+    with _signals(processes, say) as received, ThreadPoolExecutor(jobs) as pool:
+        futures = {
+            pool.submit(_timed, folder, commands, processes, keep_checkpoints): folder
+            for folder in todo
+        }
+        pending: set[Future[tuple[dict[str, Any], float]]] = {*futures}
+        while pending:
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            for future in done:
+                name = futures[future].run.name
+                try:
+                    result, seconds = future.result()
+                except RunStoppedError:
+                    continue
+                except RunFailedError as error:
+                    failures[name] = str(error)
+                    say(f"FAILED {name}: {error}")
+                else:
+                    finished += 1
+                    said = f"{name}: {_duration(seconds)}{_numbers(result['evaluation'])}"
+                    left = len(todo) - finished - len(failures)
+                    pace = (time.monotonic() - begin) / (finished + len(failures))
+                    rest = f"; {left} left, about {_duration(left * pace)}" if left else ""
+                    say(f"{said}{rest}")
+    return Outcome(failures, received[0] if received else None)
+
+
+def _timed(
+    folder: RunFolder, commands: Commands, processes: Processes, keep_checkpoints: bool
+) -> tuple[dict[str, Any], float]:
+    begin = time.monotonic()
+    return execute(folder, commands, processes, keep_checkpoints), time.monotonic() - begin
+
+
+@contextmanager
+def _signals(processes: Processes, say: Callable[[str], None]) -> Iterator[list[int]]:
+    """Stop on Ctrl-C or SIGTERM, at once on a second Ctrl-C; yields the signals received."""
+    received: list[int] = []
+
+    def receive(signum: int, frame: object) -> None:
+        received.append(signum)
+        if received.count(signal.SIGINT) > 1:
+            processes.kill()
+        else:
+            processes.stop()
+
+    before = {signum: signal.signal(signum, receive) for signum in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def _numbers(evaluation: Mapping[str, Any]) -> str:
+    """Name the validation accuracies, in per cent."""
+    said = []
+    for part, label in (("linear", "linear"), ("knn", "kNN")):
+        for metric, value in evaluation.get(part, {}).items():
+            if metric.startswith("val_top1"):
+                said.append(f"{label} {100 * value['mean']:.2f} %")
+    return f", validation {', '.join(said)}" if said else ""
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
