@@ -49,7 +49,7 @@ def fit(module, ckpt_path=None, callbacks=(), **options):
         enable_progress_bar=False,
         enable_model_summary=False,
         callbacks=list(callbacks),
-        enable_checkpointing=bool(callbacks),
+        enable_checkpointing=any(isinstance(each, ModelCheckpoint) for each in callbacks),
         **options,
     )
     trainer.fit(module, loader(), loader(), ckpt_path=ckpt_path)
