@@ -28,6 +28,7 @@ ALLOWED = {
     "losses": {"distributed", "functional"},
     "module": {"checkpoints", "losses", "networks"},
     "networks": set(),
+    "reporting": {"checkpoints", "sweeps"},
     "sweeps": {"checkpoints"},
 }
 """The parts that each part may import, itself aside; the command may import all."""

@@ -127,3 +127,13 @@ def test_knn_speed_reports_a_search_that_agrees_with_faiss(tmp_path):
     if len(rows) == len(names):  # faiss is installed
         assert_summaries(rows[1], "ratio_to_faiss")
         assert rows[1]["agreement_with_faiss"] > 0.99
+
+
+def test_epoch_speed_reports_both_libraries_on_both_augmentations(tmp_path):
+    lines, rows = run_quick("epoch_speed", tmp_path)
+    names = ["lightly", "lightly, our augmentation", "ours", "ours, batch_augmentation"]
+    assert [row["case"] for row in rows] == names
+    assert len(lines) == 2 + len(rows)
+    for row in rows:
+        assert_summaries(row, "seconds", "ratio_to_lightly", "ratio_to_same_views")
+    assert rows[1]["ratio_to_same_views"]["samples"] == [1, 1]

@@ -134,6 +134,23 @@ def test_weights_of_timms_models_load_by_name(tmp_path, name, size):
     assert_same_features(encoder, network, size=size)
 
 
+@pytest.mark.parametrize("name", ["resnet18", "resnet18_slim"])
+def test_a_resnet_is_known_by_its_shapes(tmp_path, name):
+    encoder = build_encoder(name, in_channels=1, image_size=28)
+    save_file(encoder.state_dict(), tmp_path / "resnet.safetensors")
+    assert_same_features(
+        load_encoder(tmp_path / "resnet.safetensors"), encoder, size=28, in_channels=1
+    )
+
+
+def test_a_resnet_of_another_width_is_not_taken_for_a_known_one(tmp_path):
+    network = torchvision.models.resnet18()
+    network.conv1 = nn.Conv2d(3, 32, 7)
+    torch.save(network.state_dict(), tmp_path / "other.pth")
+    with pytest.raises(ValueError, match="backbone must be given"):
+        load_encoder(tmp_path / "other.pth")
+
+
 def test_a_vision_transformer_is_known_by_its_shapes(tmp_path):
     encoder = build_encoder("vit_small", in_channels=1, image_size=28)
     save_file(encoder.state_dict(), tmp_path / "vit.safetensors")
@@ -146,6 +163,7 @@ def test_a_vision_transformer_is_known_by_its_shapes(tmp_path):
     [
         ("convnet", 16, None),
         ("resnet18", 32, {"small_image_stem": False}),
+        ("resnet18_slim", 28, None),
         ("vit_small", 30, {"patch_size": 8}),
         ("timm:vit_tiny_patch16_224", 32, {"patch_size": 8}),
     ],

@@ -50,6 +50,7 @@ OURS = {
     "stem for small images": ("resnet18", 1, 32, {}, "its stem is that for small images and it"),
     "torchvision": ("resnet18", 3, 96, {}, "load into its model without the classifier"),
     "torchvision's channels aside": ("resnet18", 1, 96, {}, "resnet18: it takes 1 channels."),
+    "slim": ("resnet18_slim", 3, 96, {}, "resnet18_slim: it has fewer channels."),
     "stride of the paper": ("resnet50", 3, 32, {}, "its stride stands on the 1x1 convolutions"),
     "transformer": ("vit_small", 3, 32, {}, "Names and shapes are torchvision's"),
     "transformer that pads": ("vit_small", 3, 30, {}, "vit_small: it pads the images."),

@@ -18,7 +18,13 @@ from weince_lightning.networks import (
     vit_small,
 )
 
-FEATURES = {"convnet": 512, "resnet18": 512, "resnet50": 2048, "vit_small": 384}
+FEATURES = {
+    "convnet": 512,
+    "resnet18": 512,
+    "resnet18_slim": 128,
+    "resnet50": 2048,
+    "vit_small": 384,
+}
 
 
 class NoisyInEvaluation(nn.Module):
@@ -51,6 +57,18 @@ def test_every_encoder_takes_other_numbers_of_channels(name, in_channels):
 def test_convnet_takes_small_grey_images(image_size):
     features = convnet(1, image_size)(torch.rand(2, 1, image_size, image_size))
     assert features.shape == (2, 512)
+
+
+def test_slim_resnet_differs_in_width_alone():
+    full, slim = build_encoder("resnet18"), build_encoder("resnet18_slim")
+    shapes = {name: value.shape for name, value in slim.state_dict().items()}
+    assert list(shapes) == list(full.state_dict())
+    for name, value in full.state_dict().items():
+        widths = [n if n in (1, 3) else n // 4 for n in value.shape]
+        assert [*shapes[name]] == widths
+    for convolution in (slim.conv1, slim.layer3[0].conv1):  # torchvision's rule: fan_out
+        fan_out = convolution.out_channels * 9
+        assert convolution.weight.std().item() == pytest.approx((2 / fan_out) ** 0.5, rel=0.15)
 
 
 @pytest.mark.parametrize(("image_size", "patch_size"), [(17, 4), (30, 7), (33, 32), (5, 5)])

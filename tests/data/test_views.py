@@ -10,6 +10,7 @@ from torch.testing import assert_close
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
+from weince_lightning.data import VisionData
 from weince_lightning.data.table import DATASETS
 from weince_lightning.data.views import (
     EvaluationView,
@@ -166,3 +167,25 @@ def test_kept_random_numbers_are_restored_even_after_an_error():
             raise RuntimeError
         found.append(draw())
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("digits", {"image_size": 8}),
+        ("digits", {}),
+        ("fashion_mnist", {}),
+        ("cifar10", {}),
+        ("cifar10", {"in_channels": 1}),
+    ],
+)
+def test_evaluation_images_of_a_batch_are_those_of_one_at_a_time(write, name, options):
+    folder = "unused" if name == "digits" else write(name)
+    data = VisionData(name, folder, batch_size=7, val_fraction=0.0, **options)
+    images, labels = map(torch.cat, zip(*data.evaluation_dataloader("test"), strict=True))
+    loader = data.evaluation_dataloader("test").dataset
+    view = EvaluationView(data.image_size, "L" if data.in_channels == 1 else "RGB")
+    for i in range(0, len(labels), 5):
+        position = loader.positions[i]
+        assert torch.equal(images[i], view(loader.images[position]))
+        assert labels[i] == loader.images.labels[position]

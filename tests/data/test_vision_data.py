@@ -383,6 +383,7 @@ def test_an_unknown_data_set_names_the_nearest_known_one(given):
         ("split_seed", -1, ValueError, "be at least 0 and at most 4294967295, got -1"),
         ("split_seed", 2**32, ValueError, "be at least 0 and at most 4294967295, got 4294967296"),
         ("transforms", [], ValueError, "hold at least one transform, got an empty list"),
+        ("batch_augmentation", "False", TypeError, "be True or False, got 'False'"),
         ("transforms", "flip", TypeError, "be callable or a list of callables, got 'flip'"),
     ],
 )

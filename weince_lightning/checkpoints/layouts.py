@@ -13,9 +13,11 @@ _CLASSIFIER = re.compile(r"(fc|head|classifier|heads\.head|head\.fc)\.(weight|bi
 """What torchvision and timm call the layer that :mod:`weince_lightning.networks` takes away."""
 
 _RESNETS = {
-    ("BasicBlock", (2, 2, 2, 2)): "resnet18",
-    ("Bottleneck", (3, 4, 6, 3)): "resnet50",
+    ("BasicBlock", (2, 2, 2, 2), 64): "resnet18",
+    ("BasicBlock", (2, 2, 2, 2), 16): "resnet18_slim",
+    ("Bottleneck", (3, 4, 6, 3), 64): "resnet50",
 }
+"""By block, number of blocks in each stage and channels of the first convolution."""
 
 
 def find_state(checkpoint: object) -> dict[str, Tensor]:
@@ -109,9 +111,11 @@ def describe_by_shapes(encoder: Mapping[str, Tensor]) -> dict[str, Any]:
         for stage in (1, 2, 3, 4)
     ]
     block = "Bottleneck" if "layer1.0.conv3.weight" in encoder else "BasicBlock"
-    backbone = _RESNETS.get((block, (stages[0], stages[1], stages[2], stages[3])))
     stem = encoder.get("conv1.weight")
-    if backbone is None or stem is None or stem.ndim != 4 or stem.shape[-1] not in (3, 7):
+    if stem is None or stem.ndim != 4 or stem.shape[-1] not in (3, 7):
+        return {}
+    backbone = _RESNETS.get((block, (stages[0], stages[1], stages[2], stages[3]), len(stem)))
+    if backbone is None:
         return {}
     return {
         "backbone": backbone,

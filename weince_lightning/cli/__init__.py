@@ -60,6 +60,10 @@ def _run(arguments: list[str]) -> None:
             from weince_lightning.cli.sweep import sweep
 
             sweep(arguments[1:])
+        elif arguments[0] == "report":
+            from weince_lightning.cli.comparison import report
+
+            report(arguments[1:])
         else:
             from weince_lightning.cli.command import WeinceCLI
 

@@ -24,6 +24,7 @@ Commands:
   evaluate  linear probe and nearest neighbours on the frozen features of checkpoints
   export    write the encoder of a checkpoint under torchvision's or timm's names
   sweep     train and evaluate the runs of a comparison: losses x settings x seeds
+  report    compare the arms of a sweep: tables, intervals and a figure
 
 Checkpoints hold the settings they were written with, wherever they lie:
   weince validate --ckpt_path CHECKPOINT    (test and predict likewise)
@@ -42,7 +43,7 @@ More:
 """
 
 
-COMMANDS = ("fit", "validate", "test", "predict", "evaluate", "export", "sweep")
+COMMANDS = ("fit", "validate", "test", "predict", "evaluate", "export", "sweep", "report")
 
 
 class UsageError(Exception):
@@ -117,7 +118,8 @@ def complete_arguments(arguments: Sequence[str]) -> list[str]:
             f"the command must be one of {', '.join(COMMANDS)}, got {command!r}.{hint} "
             "See weince --help."
         )
-    if command in ("evaluate", "export", "sweep"):  # they read their arguments themselves
+    # They read their arguments themselves.
+    if command in ("evaluate", "export", "sweep", "report"):
         return [*arguments]
     remaining = iter(arguments[1:])
     for argument in remaining:

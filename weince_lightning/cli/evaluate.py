@@ -8,16 +8,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 import yaml
 from jsonargparse import ActionConfigFile, DefaultHelpFormatter  # type: ignore[attr-defined]
 from lightning.pytorch import LightningDataModule
+from torch import nn
 
 from weince_lightning.checkpoints import read_checkpoint
 from weince_lightning.cli.arguments import UsageError, find_config
-from weince_lightning.cli.checkpoint_config import read_checkpoint_config, report_overrides
+from weince_lightning.cli.checkpoint_config import (
+    CheckpointConfig,
+    read_checkpoint_config,
+    report_overrides,
+)
 from weince_lightning.cli.evaluation_job import Job, evaluate_checkpoint
 from weince_lightning.cli.parser import ConciseParser, refusal
 from weince_lightning.evaluation import KNNSettings, LinearSettings
@@ -47,6 +52,8 @@ stopped goes on with the same command; one that is complete is not done again.
 
 _OF_LAYERS = ("data", "linear", "knn", "device", "cache", "backbone", "v1_stride")
 """What a layer can say here; the rest of a configuration is of no concern."""
+
+Settings = TypeVar("Settings", LinearSettings, KNNSettings)
 
 _EXPECTED = (OSError, ValueError, TypeError, RuntimeError, ImportError)
 
@@ -156,8 +163,9 @@ def _parser() -> ConciseParser:
         help="whether to keep the features beside the checkpoint, for another evaluation",
     )  # fmt: skip
     parser.add_argument(
-        "--backbone", type=str | None, default=None,
-        help="the backbone where the file does not tell it, such as timm:vit_tiny_patch16_224",
+        "--backbone", type=str | nn.Module | None, default=None,
+        help="the backbone where the file does not tell it, such as timm:vit_tiny_patch16_224, or "
+        "a module by its class path",
     )  # fmt: skip
     parser.add_argument(
         "--v1_stride", type=bool | None, default=None,
@@ -174,41 +182,71 @@ def _job(
     options: Sequence[str],
 ) -> Job:
     """Read the arguments over the settings in the checkpoint, and build its data module."""
-    content = read_checkpoint(checkpoint)
-    is_of_lightning = isinstance(content, Mapping) and "pytorch-lightning_version" in content
-    saved = read_checkpoint_config(["--ckpt_path", str(checkpoint)]) if is_of_lightning else None
-    settings = {} if saved is None else {k: v for k, v in saved.settings.items() if k == "data"}
+    saved, settings = _saved_settings(checkpoint)
     is_given = any(option.startswith("--data") for option in options)
-    if not settings and not is_given and not any("data" in layer for layer in layers):
+    if "data" not in settings and not is_given and not any("data" in layer for layer in layers):
         raise UsageError(
             f"{checkpoint} must hold the settings of its data, got none: give them, such as "
             "-c data/cifar100."
         )
+    for key, name in saved.built_in_python.items() if saved else ():
+        is_image = key.startswith("data.") and key != "data.transforms"  # which are for training
+        if is_image and not any(option.startswith(f"--{key}") for option in options):
+            raise UsageError(
+                f"--{key} must be given, by a class path: {checkpoint} was written with {name}, "
+                "built in Python, which can not be rebuilt from it."
+            )
     given = [yaml.safe_dump(layer, sort_keys=False) for layer in (settings, *layers) if layer]
     config = parser.parse_args([part for layer in given for part in ("-c", layer)] + [*options])
-    final = yaml.safe_load(parser.dump(config, "yaml", False))["data"]
-    if saved is not None and settings:
-        report_overrides(saved._replace(settings=settings), {"data": final})
+    final = yaml.safe_load(parser.dump(config, "yaml", False))
+    if saved is not None:
+        report_overrides(saved._replace(settings=settings), final)
+    linear = _settings(parser, "linear", LinearSettings, config.linear)
+    knn = _settings(parser, "knn", KNNSettings, config.knn)
+    if linear is None and knn is None:
+        parser.error("linear and knn must not both be null: nothing would be left.")
+    if config.device == "cuda" and not torch.cuda.is_available():
+        parser.error("device must be one that torch finds, got cuda.")
     if "val_fraction" in config.data.init_args:
         # All training images, in the data set's own order.
         config.data.init_args.val_fraction = 0
+    config.linear = config.knn = None  # they have been built
     try:
-        linear = None if config.linear is None else LinearSettings(**config.linear)
-        knn = None if config.knn is None else KNNSettings(**config.knn)
-        alone = config.clone()
-        alone.linear = alone.knn = None
-        data = parser.instantiate(alone).data
+        built = parser.instantiate(config)
     except Exception as error:
         refused = refusal(error)
         if not isinstance(refused, (ValueError, TypeError, ImportError, OSError)):
             raise
         parser.error(str(refused), refused)
-    if config.device == "cuda" and not torch.cuda.is_available():
-        parser.error("--device must be there, got cuda, of which torch finds none.")
     return Job(
-        checkpoint, linear, knn, data, final, config.device, config.cache, config.backbone,
-        config.v1_stride,
+        checkpoint, linear, knn, built.data, final["data"], built.device, built.cache,
+        built.backbone, built.v1_stride,
     )  # fmt: skip
+
+
+def _saved_settings(checkpoint: Path) -> tuple[CheckpointConfig | None, dict[str, Any]]:
+    """Return what a checkpoint says of the run that wrote it, and what matters here."""
+    content = read_checkpoint(checkpoint)
+    if not isinstance(content, Mapping) or "pytorch-lightning_version" not in content:
+        return None, {}
+    saved = read_checkpoint_config(["--ckpt_path", str(checkpoint)])
+    if saved is None:
+        return None, {}
+    settings = {name: saved.settings[name] for name in ("data",) if name in saved.settings}
+    backbone = ((saved.settings.get("model") or {}).get("init_args") or {}).get("backbone")
+    if isinstance(backbone, Mapping):  # a class with arguments: not known to load_encoder
+        settings["backbone"] = backbone
+    return saved, settings
+
+
+def _settings(
+    parser: ConciseParser, name: str, kind: type[Settings], given: Any
+) -> Settings | None:
+    """Build the settings of a part; None leaves it out."""
+    try:
+        return None if given is None else kind(**given)
+    except (ValueError, TypeError) as error:
+        parser.error(f"{name}.{error}")
 
 
 @contextmanager

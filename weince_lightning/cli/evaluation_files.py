@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from weince_lightning.checkpoints import CheckpointError, read_checkpoint
 from weince_lightning.checkpoints.files import whole_file
 from weince_lightning.evaluation.progress import progress_bar
 from weince_lightning.functional.features import extract_features
+from weince_lightning.functional.neighbours import UNKNOWN_LABEL, NoLabelError
 
 _SAMPLED_IMAGES = 256
 """Images that stand for all in a data set whose labels are known without reading its images."""
@@ -35,29 +38,67 @@ def weights_digest(encoder: nn.Module) -> str:
     return digest.hexdigest()
 
 
+def check_labelled(split: str, loader: Iterable[Any]) -> None:
+    """Refuse a split of which it is known, without reading its images, that no label is.
+
+    Raises:
+        NoLabelError: If every label is -1.
+    """
+    labels = _known_labels(getattr(loader, "dataset", None))
+    if labels is not None and (labels == UNKNOWN_LABEL).all():
+        raise NoLabelError(
+            f"the {split} images must have labels, got {len(labels)} without. What features are "
+            "worth shows on labelled data: give them, such as -c data/cifar100."
+        )
+
+
 def data_digest(loader: Iterable[Any]) -> str:
     """Return a SHA-256 by which data that have changed are known.
 
     Of a data set with ``labels`` or ``targets``, one for each sample, it is over these and the
-    images that are read for a spread of them; of any other, over all batches.
+    images that are read for a spread of them; of another, over all samples.
     """
     digest = hashlib.sha256()
-    data: Any = getattr(loader, "dataset", None)
-    labels = getattr(data, "labels", getattr(data, "targets", None))
-    if labels is None or len(labels) != len(data):
-        for images, batch_labels, *_ in loader:
-            _add(digest, images, batch_labels)
+    if not _is_read_in_order(loader):
+        for images, labels, *_ in loader:
+            _add(digest, images, labels)
         return digest.hexdigest()
-    _add(digest, torch.as_tensor(np.asarray(labels)))
-    for place in np.unique(np.linspace(0, len(labels) - 1, _SAMPLED_IMAGES).astype(int)):
-        _add(digest, torch.as_tensor(data[int(place)][0]))
+    data: Any = loader.dataset  # type: ignore[attr-defined]
+    labels = _known_labels(data)
+    places = np.arange(len(data))
+    if labels is not None:
+        _add(digest, labels)
+        places = np.unique(np.linspace(0, len(data) - 1, _SAMPLED_IMAGES).astype(int))
+    for place in places.tolist():
+        image, label, *_ = data[place]
+        _add(digest, image, label)
     return digest.hexdigest()
 
 
-def _add(digest: Any, *tensors: Tensor) -> None:
-    for tensor in tensors:
-        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy())
+def _is_read_in_order(loader: Iterable[Any]) -> bool:
+    """Whether features are computed sample by sample of the data set, whatever the sampler."""
+    if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset):
+        return False
+    sampler = loader.sampler
+    if loader.batch_size is None or getattr(sampler, "replacement", False):
+        return False
+    is_plain = isinstance(sampler, SequentialSampler | RandomSampler)
+    return is_plain and len(sampler) == len(loader.dataset)  # type: ignore[arg-type]
+
+
+def _known_labels(data: Any) -> NDArray[Any] | None:
+    """Return the labels of a data set that gives them without its images."""
+    labels = getattr(data, "labels", getattr(data, "targets", None))
+    if labels is None or len(labels) != len(data):
+        return None
+    return np.asarray(labels)
+
+
+def _add(digest: Any, *parts: Any) -> None:
+    for part in parts:
+        array = np.ascontiguousarray(part)
+        digest.update(f"{array.dtype} {array.shape}\n".encode())
+        digest.update(array)
 
 
 def cached_features(
@@ -75,16 +116,28 @@ def cached_features(
     kept = _read(file)
     if {"features", "labels"} <= kept.keys():
         return kept["features"], kept["labels"]
-    dataset: Any = getattr(loader, "dataset", ())
-    with progress_bar(f"features of {name}", len(dataset)) as bar:
-        counter = encoder.register_forward_hook(lambda *call: bar.update(len(call[2])) and None)
+    with progress_bar(f"features of {name}", _count(loader)) as bar:
+
+        def count(encoder: nn.Module, images: Any, features: Tensor) -> None:
+            bar.update(len(features))
+
+        counter = encoder.register_forward_hook(count)
         try:
             features, labels = extract_features(encoder, loader)
+        except RuntimeError as error:
+            raise ValueError(
+                f"the encoder must be one for the {name} images, got an error: {error}"
+            ) from error
         finally:
             counter.remove()
     if file is not None:
         _write(file, {"features": features, "labels": labels})
     return features, labels
+
+
+def _count(loader: Iterable[Any]) -> int | None:
+    data: Any = getattr(loader, "dataset", None)
+    return len(data) if hasattr(data, "__len__") else None
 
 
 class KeptParts(dict[str, Any]):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -12,10 +13,11 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor, nn
 
-from weince_lightning.checkpoints import load_encoder
+from weince_lightning.checkpoints import CheckpointError, load_encoder, read_encoder
 from weince_lightning.cli.evaluation_files import (
     KeptParts,
     cached_features,
+    check_labelled,
     data_digest,
     folder_of,
     read_results,
@@ -25,6 +27,8 @@ from weince_lightning.cli.evaluation_files import (
 from weince_lightning.cli.report import say
 from weince_lightning.cli.run_files import shown
 from weince_lightning.evaluation import KNNSettings, LinearSettings, evaluate
+from weince_lightning.evaluation.loss_profile import loss_profile
+from weince_lightning.module import ContrastiveModule
 
 _NEUTRAL = ("batch_size", "num_workers", "data_dir", "download", "transforms", "val_fraction")
 """Arguments of a data module that say nothing about its images, or about those of training."""
@@ -44,7 +48,7 @@ class Job(NamedTuple):
     device: str
     """"auto", "cpu" or "cuda"."""
     cache: bool
-    backbone: str | None
+    backbone: str | nn.Module | None
     v1_stride: bool | None
 
 
@@ -55,6 +59,8 @@ def evaluate_checkpoint(job: Job) -> None:
     device = torch.device("cuda" if has_gpu else "cpu")
     encoder.to(device)
     loaders = _loaders(job.data)
+    for name, loader in loaders.items():
+        check_labelled(name, loader)
     weights = weights_digest(encoder)
     names = {
         name: _feature_name(job, weights, encoder, device, loader)
@@ -79,16 +85,35 @@ def evaluate_checkpoint(job: Job) -> None:
             knn=None if "knn" in known else job.knn,
             kept=kept,
         )
+        profile = _loss_profile(job, device)
         results = {
             "checkpoint": job.checkpoint.name,
             "weights": weights,
             **{name: {**known, **found}[name] for name in asked},
+            **({} if profile is None else {"loss": profile}),
             "settings": {**asked, "data": job.data_settings, "device": device.type},
             "features": names,
         }
         write_results(file, results)
         kept.remove()
     say(_report(job, results, file))
+
+
+def _loss_profile(job: Job, device: torch.device) -> dict[str, Any] | None:
+    """Describe the loss of a module of ours on fixed views of the test images, None without one."""
+    if read_encoder(job.checkpoint).layout != "weince_lightning":
+        return None
+    try:
+        module = ContrastiveModule.load_from_checkpoint(job.checkpoint, map_location=device)
+        return loss_profile(
+            module.loss,
+            lambda images: module.encode(images.to(device))[1],
+            job.data.test_dataloader(),
+        )
+    except (CheckpointError, AttributeError, TypeError, ValueError) as error:
+        # A subclass, a loss built in Python, or images without two views.
+        warnings.warn(f"{job.checkpoint}: its loss is not described: {error}", stacklevel=2)
+        return None
 
 
 def _loaders(data: LightningDataModule) -> dict[str, Iterable[Any]]:

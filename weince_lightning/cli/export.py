@@ -172,6 +172,7 @@ def _own_parts(weights: EncoderWeights, encoder: nn.Module) -> list[str]:
         parts = {
             "its stem is that for small images": stem.kernel_size != (7, 7),
             f"it takes {stem.in_channels} channels": stem.in_channels != 3,
+            "it has fewer channels": stem.out_channels != 64,
             "its stride stands on the 1x1 convolutions": last.conv1.stride != (1, 1)
             and isinstance(last, Bottleneck)
             and weights.unknown is None,

@@ -44,6 +44,22 @@ class StoredImages:
         block = int(np.searchsorted(self._ends, index, side="right"))
         return Image.fromarray(self.blocks[block][index - self._ends[block]])
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of the images, which have one size."""
+        height, width, *channels = self.blocks[0].shape[1:]
+        return height, width, *(channels or [1])
+
+    def pixels(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Copy images of one size out of their blocks, ``(images, height, width)`` or with 3."""
+        found = np.empty((len(indices), *self.blocks[0].shape[1:]), dtype=np.uint8)
+        wanted = np.asarray(indices)
+        of_blocks = np.searchsorted(self._ends, wanted, side="right")
+        for block in np.unique(of_blocks):
+            here = of_blocks == block
+            found[here] = self.blocks[block][wanted[here] - self._ends[block]]
+        return found
+
 
 class ImageFiles:
     """Images that stay in their files until they are asked for.

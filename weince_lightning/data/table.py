@@ -38,6 +38,9 @@ class DataSet(NamedTuple):
     test_fraction: float = 0.0
     """Share of ``train`` that is held out as the test set where the publisher gives none."""
 
+    in_memory: bool = True
+    """Whether the reader returns images of one size in memory, not in files."""
+
 
 DATASETS = {
     "digits": DataSet(
@@ -104,6 +107,7 @@ DATASETS = {
         num_classes=200,
         augmentation=views.colour_augmentation,
         how_to_get="Unpack tiny-imagenet-200.zip (Stanford CS231n) into data_dir.",
+        in_memory=False,
     ),
     "image_folder": DataSet(
         read=sources.read_image_folder,
@@ -113,5 +117,6 @@ DATASETS = {
         augmentation=views.colour_augmentation,
         how_to_get="Put the images into data_dir/train/<class>/ and those of the test set into "
         "data_dir/test/<class>/; without class folders the labels are unknown.",
+        in_memory=False,
     ),
 }

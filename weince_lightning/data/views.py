@@ -11,6 +11,8 @@ from PIL import Image
 from torch import Tensor, nn
 from torchvision.transforms import v2
 
+from weince_lightning.data.images import Images
+
 Transform: TypeAlias = nn.Module | Callable[[Any], Any]
 """Takes a PIL image; torchvision's and lightly's transforms, or any function, are such."""
 
@@ -94,6 +96,17 @@ class TwoViews:
             raise ValueError(f"transforms must return one view or two, got {len(views)}.")
         return [to_float(view) for view in views]
 
+    def of_images(
+        self, images: Images, positions: Sequence[int], seeds: Sequence[int]
+    ) -> list[list[Tensor]]:
+        """Return the two views of some images, each by a seed of 64 bits."""
+        found = []
+        with kept_random_numbers():
+            for position, seed in zip(positions, seeds, strict=True):
+                seed_random_numbers(seed)
+                found.append(self(images[position]))
+        return found
+
 
 class EvaluationView:
     """Bring an image to ``image_size`` (shorter side resized, middle cut out), nothing random.
@@ -104,14 +117,18 @@ class EvaluationView:
     """
 
     def __init__(self, image_size: int, mode: str):
-        self._size = (image_size, image_size)
+        self.size = (image_size, image_size)
         self._transform = v2.Compose([v2.Resize(image_size), v2.CenterCrop(image_size)])
         self._mode = mode
+
+    def keeps(self, height: int, width: int, channels: int) -> bool:
+        """Whether images of this shape stay as they are."""
+        return (height, width) == self.size and channels == {"L": 1, "RGB": 3}[self._mode]
 
     def __call__(self, image: Image.Image) -> Tensor:
         """Return the image, float32 in [0, 1] of shape ``(channels, image_size, image_size)``."""
         image = image.convert(self._mode)
-        return to_float(image if image.size == self._size else self._transform(image))
+        return to_float(image if image.size == self.size else self._transform(image))
 
 
 @contextmanager

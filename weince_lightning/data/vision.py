@@ -1,7 +1,6 @@
 """One Lightning data module for every data set of the table."""
 
 import difflib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,20 +9,15 @@ import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from weince_lightning.data.batch_views import BatchViews
 from weince_lightning.data.images import Images
 from weince_lightning.data.order import EpochLoader, EpochOrder, outlive_signals
+from weince_lightning.data.selections import EvaluationImages, TwoViewsOfImages
 from weince_lightning.data.sources import MissingDataError, image_folder_classes
 from weince_lightning.data.table import DATASETS
-from weince_lightning.data.views import (
-    EvaluationView,
-    Transform,
-    TwoViews,
-    kept_random_numbers,
-    seed_random_numbers,
-)
+from weince_lightning.data.views import EvaluationView, Transform, TwoViews
 from weince_lightning.functional.splits import stratified_split
 
 Part = Literal["train", "val", "test"]
@@ -52,6 +46,10 @@ class VisionData(LightningDataModule):
             same share of each class; 0 trains on all of them and leaves no validation set.
         split_seed: Fixes which images are kept, and the random views of validation and test.
         download: Whether to fetch missing files, for the data sets that torchvision can fetch.
+        batch_augmentation: Whether to make the views of a whole batch at once by tensor operations,
+            many times faster and with the same distribution, for images held in memory: not for
+            tiny_imagenet and image_folder, nor with ``transforms`` of your own. See
+            :class:`~weince_lightning.data.batch_views.BatchViews`.
 
     Attributes:
         in_channels: Channels of the images, 1 or 3.
@@ -76,6 +74,7 @@ class VisionData(LightningDataModule):
         val_fraction: float = 0.1,
         split_seed: int = 0,
         download: bool = False,
+        batch_augmentation: bool = False,
     ):
         super().__init__()
         if dataset not in DATASETS:
@@ -106,6 +105,7 @@ class VisionData(LightningDataModule):
             val_fraction=val_fraction,
             split_seed=split_seed,
             download=download,
+            batch_augmentation=batch_augmentation,
         )
         self.dataset = dataset
         self.data_dir = Path(data_dir).expanduser()
@@ -118,9 +118,22 @@ class VisionData(LightningDataModule):
         self.image_size = image_size or self._table_row.image_size
         self.in_channels = in_channels or self._table_row.in_channels
         mode = "L" if self.in_channels == 1 else "RGB"
-        if transforms is None:
-            transforms = self._table_row.augmentation(self.image_size)
-        self._two_views = TwoViews(transforms, mode)
+        if not isinstance(batch_augmentation, bool):
+            raise TypeError(
+                f"batch_augmentation must be True or False, got {batch_augmentation!r}."
+            )
+        if batch_augmentation and (transforms is not None or not self._table_row.in_memory):
+            found = f"dataset {dataset!r}" if transforms is None else "transforms of your own"
+            raise ValueError(
+                "batch_augmentation must be False except for images held in memory and their "
+                f"default augmentation, got True with {found}."
+            )
+        default = self._table_row.augmentation(self.image_size)
+        self._two_views = (
+            BatchViews(default, mode)
+            if batch_augmentation
+            else TwoViews(default if transforms is None else transforms, mode)
+        )
         self._evaluation_view = EvaluationView(self.image_size, mode)
         self._loaded: dict[str, Images] = {}
         self._seed: int | None = None
@@ -177,7 +190,7 @@ class VisionData(LightningDataModule):
             seed = self._seed
         processes = self.trainer.world_size if self.trainer else 1
         return EpochLoader(
-            _TwoViewsOfImages(images, positions, self._two_views, seed),
+            TwoViewsOfImages(images, positions, self._two_views, seed),
             EpochOrder(len(positions), seed),
             self._place,
             batch_size=self.batch_size,
@@ -213,12 +226,12 @@ class VisionData(LightningDataModule):
         Raises:
             ValueError: If there is no such split.
         """
-        return self._fixed_loader(_EvaluationImages(*self._part(split), self._evaluation_view))
+        return self._fixed_loader(EvaluationImages(*self._part(split), self._evaluation_view))
 
     def _fixed_views(self, split: Part) -> DataLoader[Any]:
         images, positions = self._part(split)
         return self._fixed_loader(
-            _TwoViewsOfImages(images, positions, self._two_views, self.split_seed)
+            TwoViewsOfImages(images, positions, self._two_views, self.split_seed)
         )
 
     def _fixed_loader(self, dataset: Dataset[Any]) -> DataLoader[Any]:
@@ -283,66 +296,6 @@ class VisionData(LightningDataModule):
 
     def _explained(self, error: MissingDataError) -> MissingDataError:
         return MissingDataError(f"{self.dataset}: {error} {self._table_row.how_to_get}")
-
-
-class _Selection(Dataset[Any]):
-    """Some of the images, by position."""
-
-    def __init__(self, images: Images, positions: NDArray[np.int64]):
-        self.images = images
-        self.positions = positions
-
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """The class of each, known without reading an image."""
-        return self.images.labels[self.positions]
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-
-class _TwoViewsOfImages(_Selection):
-    """Two views of each image, by a seed that comes with its index.
-
-    An index alone gives views that depend on ``seed`` and the image's place in its data set.
-    """
-
-    def __init__(
-        self, images: Images, positions: NDArray[np.int64], two_views: TwoViews, seed: int
-    ):
-        super().__init__(images, positions)
-        self._two_views = two_views
-        self._seed = seed
-
-    def __getitem__(self, index: int | tuple[int, int]) -> tuple[list[Tensor], int]:
-        return self.__getitems__([index])[0]
-
-    def __getitems__(
-        self, indices: Sequence[int | tuple[int, int]]
-    ) -> list[tuple[list[Tensor], int]]:
-        """Return a batch: to keep the global random numbers costs as much as a view or two."""
-        with kept_random_numbers():
-            return [self._seeded(*(i if isinstance(i, tuple) else (i, None))) for i in indices]
-
-    def _seeded(self, index: int, seed: int | None) -> tuple[list[Tensor], int]:
-        position = self.positions[index]
-        if seed is None:
-            key = np.random.SeedSequence((self._seed, int(position)))
-            seed = int(key.generate_state(1, np.uint64)[0])
-        seed_random_numbers(seed)
-        return self._two_views(self.images[position]), int(self.images.labels[position])
-
-
-class _EvaluationImages(_Selection):
-    """Images without augmentation."""
-
-    def __init__(self, images: Images, positions: NDArray[np.int64], view: EvaluationView):
-        super().__init__(images, positions)
-        self._view = view
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        position = self.positions[index]
-        return self._view(self.images[position]), int(self.images.labels[position])
 
 
 def _check_integer(name: str, value: int, smallest: int, largest: int | None = None) -> None:

@@ -4,6 +4,8 @@ from collections.abc import MutableMapping
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from weince_lightning.evaluation.progress import progress_bar
 from weince_lightning.evaluation.samples import Samples
 from weince_lightning.evaluation.settings import KNNSettings
@@ -39,9 +41,12 @@ def score_neighbours(
                     found = neighbour_scores(
                         *queries, *bank, (settings.k,), RECALL_AT, settings.temperature
                     )
-                    scores[f"{name}_top1_k{settings.k}"] = float(found.accuracy)
-                    for r, recall in zip(RECALL_AT, found.recall.tolist(), strict=True):
-                        scores[f"{name}_recall_at_{r}"] = recall
+                    names = [f"top1_k{settings.k}", *(f"recall_at_{r}" for r in RECALL_AT)]
+                    numbers = torch.cat([found.accuracy, found.recall]).double()
+                    # From float32 back to so many right of all.
+                    numbers = (numbers * len(queries.classes)).round() / len(queries.classes)
+                    for metric, number in zip(names, numbers.tolist(), strict=True):
+                        scores[f"{name}_{metric}"] = number
                 kept[place] = scores
             results.append(kept[place])
             bar.update()

@@ -3,12 +3,12 @@
 import math
 import time
 from collections.abc import MutableMapping
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from weince_lightning.evaluation.progress import progress_bar
 from weince_lightning.evaluation.samples import Samples, accuracy
@@ -28,54 +28,50 @@ def train_probes(
         train: Training samples, from which each seed keeps a part for validation.
         test: Test samples.
         settings: Settings.
-        kept: Where the state of the training goes every half a minute, and comes from.
+        kept: Where the state of the training goes, every half a minute and at its end, and comes
+            from.
 
     Returns:
         ``val_top1`` and ``test_top1`` of each seed.
     """
-    device, seeds, batch_size = train.features.device, settings.seeds, settings.batch_size
+    place = str(settings)
+    state = kept.get(place, {})
+    if "results" in state:
+        return list(state["results"])
+    seeds, batch_size = settings.seeds, settings.batch_size
     splits = [train.split(settings.val_fraction, seed) for seed in seeds]
     parts = torch.stack([rest for rest, _ in splits])
     weight, bias = _first_weights(train, seeds)
     optimizer = torch.optim.Adam([weight, bias], settings.learning_rate, fused=True)
     steps_per_epoch = math.ceil(parts.shape[1] / batch_size)
-    num_steps, first = settings.epochs * steps_per_epoch, 0
-    place = f"{settings} so far"
-    if place in kept:
-        first = kept[place]["step"]
-        optimizer.load_state_dict(kept[place]["optimizer"])
-        with torch.no_grad():
-            weight.copy_(kept[place]["weight"])
-            bias.copy_(kept[place]["bias"])
+    num_steps, first = settings.epochs * steps_per_epoch, state.get("step", 0)
+    if state:
+        optimizer.load_state_dict(state["optimizer"])
+        weight.copy_(state["weight"])
+        bias.copy_(state["bias"])
     saved_at = time.monotonic()
-    with progress_bar("linear probe", num_steps, first) as bar:
+    with torch.no_grad(), progress_bar("linear probe", num_steps, first) as bar:
         for step in range(first, num_steps):
             epoch, batch = divmod(step, steps_per_epoch)
             if step == first or batch == 0:
                 order = _order(parts, seeds, epoch)
             rows = order[:, batch * batch_size : (batch + 1) * batch_size]
-            classes = train.classes[rows].to(device)
-            logits = torch.baddbmm(bias, train.features[rows.to(device)], weight.mT)
-            # The sum of the seeds' means: each probe's gradient is that of its own.
-            loss = cross_entropy(logits.flatten(0, 1), classes.flatten(), reduction="sum")
-            optimizer.zero_grad()
-            (loss / rows.shape[1]).backward()  # type: ignore[no-untyped-call]
+            weight.grad, bias.grad = _gradients(weight, bias, train, rows)
             optimizer.step()
             bar.update()
             if time.monotonic() - saved_at > SECONDS_BETWEEN_SAVES:
                 kept[place] = {
                     "step": step + 1,
-                    "weight": weight.detach(),
-                    "bias": bias.detach(),
-                    "optimizer": optimizer.state_dict(),
+                    "weight": weight.clone(),
+                    "bias": bias.clone(),
+                    "optimizer": deepcopy(optimizer.state_dict()),
                 }
                 saved_at = time.monotonic()
     results = []
-    for (_, val), own_weight, own_bias in zip(
-        splits, weight.detach(), bias.detach()[:, 0], strict=True
-    ):
+    for (_, val), own_weight, own_bias in zip(splits, weight, bias[:, 0], strict=True):
         val_top1 = accuracy(train.take(val), own_weight, own_bias)
         results.append({"val_top1": val_top1, "test_top1": accuracy(test, own_weight, own_bias)})
+    kept[place] = {"results": results}
     return results
 
 
@@ -91,7 +87,21 @@ def _first_weights(train: Samples, seeds: tuple[int, ...]) -> tuple[Tensor, Tens
         biases.append(weight.new_empty(1, num_classes).uniform_(-bound, bound, generator=generator))
         weights.append(weight)
     weight, bias = (torch.stack(each).to(train.features.device) for each in (weights, biases))
-    return weight.requires_grad_(), bias.requires_grad_()
+    return weight, bias
+
+
+def _gradients(weight: Tensor, bias: Tensor, train: Samples, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Differentiate the mean cross-entropy of each seed's batch: softmax minus the target.
+
+    By hand, it takes half the time of autograd.
+    """
+    device = train.features.device
+    features = train.features.index_select(0, rows.flatten().to(device)).view(*rows.shape, -1)
+    error = torch.baddbmm(bias, features, weight.mT).softmax(2)
+    target = train.classes[rows].to(device)[..., None]
+    error.scatter_add_(2, target, error.new_full((), -1.0).expand_as(target))
+    error /= rows.shape[1]
+    return torch.bmm(error.mT, features), error.sum(1, keepdim=True)
 
 
 def _order(parts: Tensor, seeds: tuple[int, ...], epoch: int) -> Tensor:

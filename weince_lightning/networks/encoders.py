@@ -1,9 +1,4 @@
-"""Encoders by name, the feature dimension of any encoder, and the paper's projection head.
-
-The named ResNets and the vision transformer are torchvision's own classes without the classifier:
-their ``state_dict`` has torchvision's key names and loads into torchvision's model (classifier
-aside) wherever the shapes are torchvision's.
-"""
+"""Encoders by name, and the feature dimension of any encoder."""
 
 import difflib
 import inspect
@@ -14,12 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torchvision.models import ResNet, VisionTransformer
-from torchvision.models.resnet import BasicBlock, Bottleneck
 
-LARGEST_SMALL_IMAGE = 64
-"""Side in pixels up to which a ResNet is built for small images, if not told otherwise."""
+from weince_lightning.networks.resnets import resnet18, resnet18_slim, resnet50
+from weince_lightning.networks.vision_transformer import vit_small
 
 
 def build_encoder(
@@ -28,8 +20,8 @@ def build_encoder(
     """Return an encoder that maps images to one feature vector each.
 
     Args:
-        backbone: "convnet", "resnet18", "resnet50", "vit_small", "timm:NAME" (with the extra
-            ``timm``), or a module, which is returned as it is.
+        backbone: "convnet", "resnet18", "resnet18_slim", "resnet50", "vit_small", "timm:NAME" (with
+            the extra ``timm``), or a module, which is returned as it is.
         in_channels: Number of colour channels of the images, at least 1.
         image_size: Height and width of the images in pixels, at least 1.
         **options: Further arguments of the named encoder, see :func:`resnet18`, :func:`resnet50`
@@ -110,107 +102,6 @@ def feature_dimension(encoder: nn.Module, in_channels: int, image_size: int) -> 
     return features.shape[1]
 
 
-def projection_head(feature_dim: int, projection_dim: int) -> nn.Module:
-    """Return the paper's projection head: two linear layers without bias, ReLU between.
-
-    Args:
-        feature_dim: Length of the feature vectors, and width of the hidden layer.
-        projection_dim: Length of the projections.
-
-    Returns:
-        lightly's ``ProjectionHead``, from ``(batch, feature_dim)`` to ``(batch, projection_dim)``.
-
-    Example:
-        >>> projection_head(512, 64)(torch.zeros(2, 512)).shape
-        torch.Size([2, 64])
-    """
-    # Imported here: lightly's models import timm wherever that is installed.
-    from lightly.models.modules.heads import ProjectionHead
-
-    head: nn.Module = ProjectionHead(
-        [
-            (feature_dim, feature_dim, None, nn.ReLU(), False),
-            (feature_dim, projection_dim, None, None, False),
-        ]
-    )
-    return head
-
-
-def resnet18(
-    in_channels: int = 3, image_size: int = 32, small_image_stem: bool | None = None
-) -> ResNet:
-    """Return torchvision's ResNet-18 without its classifier; 512 features.
-
-    Args:
-        in_channels: Number of colour channels of the images.
-        image_size: Height and width of the images in pixels.
-        small_image_stem: Whether the first convolution is 3x3 with stride 1 and no max-pool
-            follows. None: up to 64 pixels. The paper's authors do so for 32 pixels and not for the
-            96 of STL-10; at 64, torchvision's own stem would leave a last map of 2x2.
-
-    Example:
-        >>> resnet18(image_size=32).conv1.stride, resnet18(image_size=96).conv1.stride
-        ((1, 1), (2, 2))
-    """
-    encoder = ResNet(BasicBlock, [2, 2, 2, 2])
-    return _adapt_ends(encoder, in_channels, _is_small(image_size, small_image_stem))
-
-
-def resnet50(
-    in_channels: int = 3,
-    image_size: int = 32,
-    small_image_stem: bool | None = None,
-    v1_stride: bool | None = None,
-) -> ResNet:
-    """Return torchvision's ResNet-50 without its classifier; 2048 features.
-
-    Args:
-        in_channels: Number of colour channels of the images.
-        image_size: Height and width of the images in pixels.
-        small_image_stem: See :func:`resnet18`.
-        v1_stride: Whether a block's stride stands on its first 1x1 convolution, as in the paper,
-            and not on the 3x3 one, as in torchvision ("v1.5"). None: up to 64 pixels.
-
-    Example:
-        >>> resnet50(image_size=32).layer2[0].conv1.stride
-        (2, 2)
-    """
-    encoder = ResNet(Bottleneck, [3, 4, 6, 3])
-    if _is_small(image_size, v1_stride):
-        for module in encoder.modules():
-            if isinstance(module, Bottleneck):
-                module.conv1.stride, module.conv2.stride = module.conv2.stride, (1, 1)
-    return _adapt_ends(encoder, in_channels, _is_small(image_size, small_image_stem))
-
-
-def vit_small(
-    in_channels: int = 3, image_size: int = 32, patch_size: int | None = None
-) -> VisionTransformer:
-    """Return torchvision's vision transformer in size "small", without its classifier.
-
-    384 features (the class token), 12 layers, 6 heads.
-
-    Args:
-        in_channels: Number of colour channels of the images.
-        image_size: Height and width of the images in pixels. Zeros are added at the right and
-            below, up to a multiple of the patch size.
-        patch_size: Height and width of a patch in pixels, at most ``image_size``. None: the largest
-            power of two up to 16 that gives 7 patches a side (4 at 32 pixels, 8 at 64, 16 at 224).
-
-    Raises:
-        ValueError: If the patch is larger than the image, or smaller than a pixel.
-
-    Example:
-        >>> vit_small(image_size=64).patch_size
-        8
-    """
-    if patch_size is None:
-        patch_size = max(size for size in (1, 2, 4, 8, 16) if size == 1 or image_size // size >= 7)
-    if not 1 <= patch_size <= image_size:
-        raise ValueError(f"patch_size must be between 1 and {image_size}, got {patch_size}.")
-    return _SmallVisionTransformer(in_channels, image_size, patch_size)
-
-
 def convnet(in_channels: int = 1, image_size: int = 16) -> nn.Sequential:
     """Return a small convolutional network for a CPU and images of 8 to 32 pixels; 512 features.
 
@@ -239,54 +130,10 @@ _SHARED = ("in_channels", "image_size")
 _ENCODERS: dict[str, Callable[..., nn.Module]] = {
     "convnet": convnet,
     "resnet18": resnet18,
+    "resnet18_slim": resnet18_slim,
     "resnet50": resnet50,
     "vit_small": vit_small,
 }
-
-
-class _SmallVisionTransformer(VisionTransformer):  # type: ignore[misc]  # torchvision is untyped
-    """torchvision's transformer for any number of channels and any image size."""
-
-    def __init__(self, in_channels: int, image_size: int, patch_size: int) -> None:
-        padding = -image_size % patch_size
-        super().__init__(
-            image_size=image_size + padding,
-            patch_size=patch_size,
-            num_layers=12,
-            num_heads=6,
-            hidden_dim=384,
-            mlp_dim=1536,
-        )
-        self.padding = padding
-        self.heads = nn.Identity()
-        if in_channels != 3:
-            self.conv_proj = nn.Conv2d(in_channels, 384, patch_size, stride=patch_size)
-            # torchvision's rule for its own three channels
-            nn.init.trunc_normal_(self.conv_proj.weight, std=(in_channels * patch_size**2) ** -0.5)
-            nn.init.constant_(self.conv_proj.get_parameter("bias"), 0.0)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the class token's features, shape ``(batch, 384)``."""
-        padded = F.pad(images, (0, self.padding, 0, self.padding))
-        features: Tensor = super().forward(padded)
-        return features
-
-
-def _is_small(image_size: int, wanted: bool | None) -> bool:
-    return image_size <= LARGEST_SMALL_IMAGE if wanted is None else wanted
-
-
-def _adapt_ends(encoder: ResNet, in_channels: int, small_images: bool) -> ResNet:
-    """Fit a ResNet's first layers to the images and take its classifier away."""
-    if small_images:
-        encoder.conv1 = nn.Conv2d(in_channels, 64, kernel_size=3, padding=1, bias=False)
-        encoder.maxpool = nn.Identity()
-    elif in_channels != 3:
-        encoder.conv1 = nn.Conv2d(in_channels, 64, kernel_size=7, stride=2, padding=3, bias=False)
-    # torchvision's rule for all convolutions of a ResNet
-    nn.init.kaiming_normal_(encoder.conv1.weight, mode="fan_out", nonlinearity="relu")
-    encoder.fc = nn.Identity()
-    return encoder
 
 
 def _timm_encoder(

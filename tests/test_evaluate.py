@@ -1,0 +1,406 @@
+"""``weince evaluate`` as a person types it: real checkpoints, real files, a real kill."""
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import signal
+import time
+
+import pytest
+import torch
+from checkpoint_files import AuthorsSimCLR, LightlySimCLR, resnet, save_with_trainer
+from evaluating_process import OwnData, OwnEncoder
+from lightning.pytorch import Trainer, seed_everything
+from PIL import Image
+from processes import TESTS, finish, start_python
+from torch import nn
+from torch.utils.data import DataLoader, Subset
+
+from weince_lightning import ContrastiveModule
+from weince_lightning.callbacks import KNNMonitor
+from weince_lightning.checkpoints import load_encoder
+from weince_lightning.cli import main
+from weince_lightning.cli.evaluation_files import data_digest
+from weince_lightning.data import VisionData
+from weince_lightning.evaluation import KNNSettings, LinearSettings, evaluate
+from weince_lightning.functional.features import extract_features
+from weince_lightning.functional.splits import stratified_split
+
+QUICK = ("--linear.epochs=2", "--linear.seeds=[1,2]", "--knn.seeds=[1]")
+QUICK_SETTINGS = LinearSettings(epochs=2, seeds=(1, 2)), KNNSettings(seeds=(1,))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A checkpoint on the digits, and what a monitor logged for a split of all training images."""
+    folder = tmp_path_factory.mktemp("trained")
+    seed_everything(7, verbose=False)
+    everything = VisionData("digits", val_fraction=0).evaluation_dataloader("train").dataset
+    rest, val = stratified_split(everything.labels, 0.2, 1)
+    bank, queries = (DataLoader(Subset(everything, part), 256) for part in (rest, val))
+    trainer = Trainer(
+        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, max_epochs=1, limit_train_batches=3, limit_val_batches=1,
+        callbacks=[KNNMonitor((50,), bank=bank, queries=queries)], default_root_dir=folder,
+    )  # fmt: skip
+    trainer.fit(
+        ContrastiveModule("convnet", in_channels=1, image_size=16),
+        VisionData("digits", batch_size=64),
+    )
+    trainer.save_checkpoint(folder / "last.ckpt")
+    return folder / "last.ckpt", trainer.callback_metrics
+
+
+@pytest.fixture
+def checkpoint(trained, tmp_path):
+    """A copy, in a folder without anything else."""
+    return shutil.copy(trained[0], tmp_path / "last.ckpt")
+
+
+@pytest.fixture
+def own_checkpoint(tmp_path):
+    """A module whose encoder was built in Python, saved without data."""
+    torch.manual_seed(0)
+    module = ContrastiveModule(OwnEncoder(8), in_channels=1, image_size=4)
+    return save_with_trainer(module, tmp_path / "own.ckpt")
+
+
+OWN = (
+    "--backbone=evaluating_process.OwnEncoder",
+    "--backbone.size=8",
+    "--data=evaluating_process.OwnData",
+)
+
+
+def run(*arguments):
+    """Run the command; give what it wrote to standard output."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        main(["evaluate", *map(str, arguments)])
+    return output.getvalue()
+
+
+def refusal(capsys, *arguments):
+    """The status and the last line of a command that ends with an error, without a traceback."""
+    with pytest.raises(SystemExit) as caught:
+        run(*arguments)
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    return caught.value.code, said
+
+
+def results(checkpoint):
+    return json.loads((checkpoint.with_suffix("") / "evaluation.json").read_text())
+
+
+def numbers(found):
+    return {part: found[part] for part in ("linear", "knn") if part in found}
+
+
+def test_an_evaluation_is_that_of_the_encoders_features(checkpoint):
+    output = run(checkpoint, *QUICK)
+    module = ContrastiveModule.load_from_checkpoint(checkpoint)
+    data = VisionData("digits", val_fraction=0)
+    train, test = (
+        extract_features(module, data.evaluation_dataloader(split)) for split in ("train", "test")
+    )
+    found = results(checkpoint)
+    assert numbers(found) == evaluate(*train, *test, *QUICK_SETTINGS)
+    assert found["checkpoint"] == "last.ckpt"
+    assert len(found["weights"]) == 64
+    assert found["settings"]["linear"]["seeds"] == [1, 2]
+    assert found["settings"]["data"]["init_args"]["dataset"] == "digits"
+    assert f"{found['linear']['test_top1']['mean']:.4f}" in output
+    assert "stop well short of" in output
+    assert "evaluation.json" in output
+
+
+def test_the_online_number_is_that_of_the_reloaded_checkpoint(trained, checkpoint):
+    run(checkpoint, "--linear=null", "--knn.seeds=[1]")
+    found = results(checkpoint)["knn"]
+    for r in (1, 2, 5, 10, 20, 50):
+        online = trained[1][f"knn/recall_at_{r}"].item()
+        assert found[f"val_recall_at_{r}"]["values"] == [online]
+    assert found["val_top1_k50"]["values"] == [trained[1]["knn/top1"].item()]
+    assert 0.3 < found["val_top1_k50"]["mean"] < 1.0
+
+
+def test_batch_size_and_where_the_data_lie_do_not_matter(checkpoint):
+    run(checkpoint, *QUICK)
+    first = results(checkpoint)
+    shutil.rmtree(checkpoint.with_suffix(""))
+    run(checkpoint, *QUICK, "--data.batch_size=50", "--data.data_dir=elsewhere")
+    assert numbers(results(checkpoint)) == numbers(first)
+    assert results(checkpoint)["features"] == first["features"]
+
+
+def test_a_complete_evaluation_is_not_computed_again(own_checkpoint):
+    first = run(own_checkpoint, *OWN, *QUICK)
+    file = own_checkpoint.with_suffix("") / "evaluation.json"
+    before = file.stat().st_mtime_ns
+    again = run(own_checkpoint, *OWN, *QUICK)
+    assert "has these numbers already" in again
+    assert first.splitlines()[-12:] == again.splitlines()[-12:]
+    assert file.stat().st_mtime_ns == before
+
+
+def test_other_settings_are_computed_from_kept_features(checkpoint, monkeypatch):
+    run(checkpoint, *QUICK)
+    first = results(checkpoint)
+    monkeypatch.setattr(nn.Conv2d, "forward", None)  # nothing is encoded any more
+    run(checkpoint, *QUICK, "--linear.epochs=1")
+    assert results(checkpoint)["knn"] == first["knn"]
+    assert results(checkpoint)["linear"] != first["linear"]
+    run(checkpoint, *QUICK, "--knn=null")
+    assert "knn" not in results(checkpoint)
+
+
+def test_other_weights_meet_no_old_features(own_checkpoint):
+    run(own_checkpoint, *OWN, *QUICK)
+    first = results(own_checkpoint)
+    content = torch.load(own_checkpoint, weights_only=True)
+    for name, tensor in content["state_dict"].items():
+        if name.startswith("backbone") and tensor.is_floating_point():
+            tensor.copy_(torch.randn(tensor.shape).abs())
+    torch.save(content, own_checkpoint)
+    run(own_checkpoint, *OWN, *QUICK)
+    assert results(own_checkpoint)["weights"] != first["weights"]
+    assert numbers(results(own_checkpoint)) != numbers(first)
+    assert not {*results(own_checkpoint)["features"].values()} & {*first["features"].values()}
+
+
+def test_a_damaged_cache_is_computed_anew(own_checkpoint):
+    run(own_checkpoint, *OWN, *QUICK)
+    folder = own_checkpoint.with_suffix("")
+    first = numbers(results(own_checkpoint))
+    features = sorted(folder.glob("features-*.pt"))
+    assert len(features) == 3
+    cut, flipped, _ = features
+    cut.write_bytes(cut.read_bytes()[:1000])
+    content = bytearray(flipped.read_bytes())
+    content[len(content) // 2] ^= 255
+    flipped.write_bytes(content)
+    (folder / "evaluation.json").write_text("{")
+    run(own_checkpoint, *OWN, *QUICK)
+    assert numbers(results(own_checkpoint)) == first
+    assert torch.load(cut, weights_only=True)["labels"].shape == (40,)
+
+
+def test_without_cache_no_features_are_left(own_checkpoint):
+    run(own_checkpoint, *OWN, *QUICK, "--cache=false")
+    names = [path.name for path in own_checkpoint.with_suffix("").iterdir()]
+    assert names == ["evaluation.json"]
+
+
+def test_a_killed_evaluation_goes_on_to_the_same_numbers(trained, checkpoint, tmp_path):
+    options = ("--linear.epochs=150", "--linear.seeds=[1,2]", "--knn.seeds=[1]")
+    other = tmp_path / "whole" / "last.ckpt"
+    other.parent.mkdir()
+    shutil.copy(checkpoint, other)
+    whole = start_python(TESTS / "evaluating_process.py", other, *options)
+    process = start_python(TESTS / "evaluating_process.py", checkpoint, *options)
+    unfinished = checkpoint.with_suffix("") / "unfinished.pt"
+    deadline = time.monotonic() + 300
+    while not unfinished.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    os.killpg(process.pid, signal.SIGKILL)
+    finish(process, 60)
+    assert process.returncode == -signal.SIGKILL
+    (state,) = torch.load(unfinished, weights_only=True)["parts"].values()
+    assert 0 < state["step"] < 150 * 5
+    assert not (unfinished.with_name("evaluation.json")).exists()
+    again = start_python(TESTS / "evaluating_process.py", checkpoint, *options)
+    finish(again, 300)
+    finish(whole, 300)
+    assert (again.returncode, whole.returncode) == (0, 0)
+    assert numbers(results(checkpoint)) == numbers(results(other))
+    assert not unfinished.exists()
+
+
+def test_a_failing_checkpoint_is_named_and_the_others_are_evaluated(checkpoint, tmp_path, capsys):
+    (tmp_path / "torn.ckpt").write_bytes(checkpoint.read_bytes()[:5000])
+    missing, torn = tmp_path / "missing.ckpt", tmp_path / "torn.ckpt"
+    status, said = refusal(capsys, missing, torn, checkpoint, *QUICK)
+    assert status == 1
+    assert f"weince: error: there is no checkpoint {missing}." in said
+    assert f"weince: error: {torn}" in said
+    assert said.splitlines()[-1] == f"weince: not evaluated: {missing}, {torn}"
+    assert results(checkpoint)["knn"]
+
+
+def test_the_released_format_is_evaluated_with_data_of_the_command_line(tmp_path, small_images):
+    torch.manual_seed(0)
+    model = AuthorsSimCLR(resnet())
+    torch.save(model.state_dict(), tmp_path / "released.pt")
+    layer = tmp_path / "small.yaml"
+    layer.write_text(
+        "trainer: {max_epochs: 3}\n"
+        f"data: {{class_path: VisionData, init_args: {{dataset: image_folder, image_size: 8, "
+        f"data_dir: {small_images}}}}}\n"
+    )
+    run(tmp_path / "released.pt", "-c", layer, *QUICK, "--knn.k=3")
+    data = VisionData("image_folder", small_images, image_size=8, val_fraction=0)
+    features = [
+        part
+        for split in ("train", "test")
+        for part in extract_features(model.encoder, data.evaluation_dataloader(split))
+    ]
+    knn = KNNSettings(k=3, seeds=(1,))
+    found = results(tmp_path / "released.pt")
+    assert numbers(found) == evaluate(*features, QUICK_SETTINGS[0], knn)
+
+
+def test_a_foreign_module_is_evaluated_too(tmp_path):
+    torch.manual_seed(0)
+    checkpoint = save_with_trainer(LightlySimCLR(), tmp_path / "lightly.ckpt")
+    run(checkpoint, "--data.in_channels=3", "--data.dataset=digits", *QUICK)
+    assert results(checkpoint)["settings"]["data"]["init_args"]["in_channels"] == 3
+
+
+@pytest.fixture
+def small_images(tmp_path):
+    """Three classes of images, some for training and some for the test."""
+    generator = torch.Generator().manual_seed(0)
+    folder = tmp_path / "images"
+    for split, count in (("train", 10), ("test", 4)):
+        for label in range(3):
+            place = folder / split / f"class_{label}"
+            place.mkdir(parents=True)
+            for number in range(count):
+                pixels = torch.randint(256, (8, 8, 3), generator=generator, dtype=torch.uint8)
+                pixels[..., label] = 255
+                Image.fromarray(pixels.numpy()).save(place / f"{number}.png")
+    return folder
+
+
+def test_images_without_labels_are_refused_before_they_are_encoded(tmp_path, small_images, capsys):
+    flat = tmp_path / "flat"
+    for split in ("train", "test"):
+        (flat / split).mkdir(parents=True)
+        for number, path in enumerate((small_images / split).rglob("*.png")):
+            shutil.copy(path, flat / split / f"{number}.png")
+    torch.save(resnet().state_dict(), tmp_path / "plain.pt")
+    data = ("--data.dataset=image_folder", f"--data.data_dir={flat}", "--data.image_size=8")
+    status, said = refusal(capsys, tmp_path / "plain.pt", *data)
+    assert status == 1
+    assert "the train images must have labels, got 30 without" in said
+    assert len(said.splitlines()) == 1
+
+
+def own_features(checkpoint, splits, **options):
+    encoder = load_encoder(checkpoint, OwnEncoder(8))
+    parts = [
+        extract_features(encoder, OwnData(**options).evaluation_dataloader(split))
+        for split in splits
+    ]
+    return [torch.cat(part) for part in zip(*parts, strict=True)]
+
+
+@pytest.mark.parametrize("has_val", [True, False])
+def test_own_data_and_encoder_are_evaluated(own_checkpoint, has_val):
+    run(own_checkpoint, *OWN, f"--data.has_val={str(has_val).lower()}", *QUICK)
+    train = own_features(own_checkpoint, ("train", "val") if has_val else ("train",))
+    test = own_features(own_checkpoint, ("test",))
+    assert numbers(results(own_checkpoint)) == evaluate(*train, *test, *QUICK_SETTINGS)
+
+
+def test_order_and_size_of_batches_do_not_matter(own_checkpoint):
+    run(own_checkpoint, *OWN, *QUICK)
+    first = results(own_checkpoint)
+    shutil.rmtree(own_checkpoint.with_suffix(""))
+    run(own_checkpoint, *OWN, "--data.shuffle=false", "--data.size=20", *QUICK)
+    assert numbers(results(own_checkpoint)) == numbers(first)
+
+
+def test_changed_images_or_labels_meet_no_old_features(own_checkpoint, monkeypatch):
+    run(own_checkpoint, *OWN, *QUICK)
+    first = results(own_checkpoint)["features"]
+    assert run(own_checkpoint, *OWN, *QUICK).count("already") == 1
+    monkeypatch.setattr(OwnData, "changed_image", 39)
+    run(own_checkpoint, *OWN, *QUICK)
+    image = results(own_checkpoint)["features"]
+    monkeypatch.setattr(OwnData, "changed_label", 39)
+    run(own_checkpoint, *OWN, *QUICK)
+    label = results(own_checkpoint)["features"]
+    # One of the training images.
+    assert first["test"] == image["test"] == label["test"]
+    assert len({first["train"], image["train"], label["train"]}) == 3
+
+
+def test_a_changed_label_of_the_packaged_data_is_known():
+    loader = VisionData("digits", val_fraction=0).evaluation_dataloader("train")
+    before = data_digest(loader)
+    assert (
+        data_digest(VisionData("digits", val_fraction=0).evaluation_dataloader("train")) == before
+    )
+    assert data_digest(VisionData("digits").evaluation_dataloader("train")) != before
+    assert data_digest(VisionData("digits", image_size=8, val_fraction=0)
+                       .evaluation_dataloader("train")) != before  # fmt: skip
+    loader.dataset.images.labels[loader.dataset.positions[700]] += 1
+    assert data_digest(loader) != before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--linear.epochs=0",), "linear.epochs must be at least 1, got 0."),
+        (("--linear.epoch=3",), "Did you mean 'epochs'?"),
+        (("--knn.k=two",), "k: Expected a <class 'int'>. Got value: two"),
+        (("--data.dataset=digit",), "dataset must be one of digits"),
+        (("--linear=null", "--knn=null"), "linear and knn must not both be null"),
+        (("--device=tpu",), "device"),
+        (("-c=no_such_layer",), "-c must name a YAML file or a packaged configuration"),
+        (("--speed=3",), "speed"),
+    ],
+)
+def test_arguments_that_make_no_sense_end_with_status_2(checkpoint, capsys, arguments, message):
+    status, said = refusal(capsys, checkpoint, *arguments)
+    assert status == 2
+    assert message in said
+    assert len(said.splitlines()) <= 3
+    assert not checkpoint.with_suffix("").exists()
+
+
+def test_what_must_be_given_is_asked_for(own_checkpoint, tmp_path, capsys):
+    assert refusal(capsys)[0] == 2
+    status, said = refusal(capsys, own_checkpoint)
+    assert status == 2
+    assert "must hold the settings of its data, got none" in said
+    status, said = refusal(capsys, own_checkpoint, OWN[2])
+    assert status == 1
+    assert "backbone must be given" in said
+
+
+def test_images_that_the_encoder_can_not_take_are_refused_in_one_line(tmp_path, capsys):
+    torch.save(resnet().state_dict(), tmp_path / "colour.pt")
+    status, said = refusal(capsys, tmp_path / "colour.pt", "--data.dataset=digits")
+    assert status == 1
+    assert "the encoder must be one for the train images" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_help_names_the_protocol_and_the_options(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["evaluate", "--help"])
+    said = capsys.readouterr().out
+    assert caught.value.code == 0
+    for words in (
+        "by the protocol of the paper",
+        "encoder counts",
+        "--linear",
+        "--knn",
+        "--device",
+    ):
+        assert words in said
+    with pytest.raises(SystemExit):
+        main(["evaluate", "--linear.help"])
+    assert "--linear.converge" in capsys.readouterr().out
+
+
+def test_a_file_without_suffix_has_a_folder_of_its_own(own_checkpoint, tmp_path):
+    bare = shutil.copy(own_checkpoint, tmp_path / "bare")
+    run(bare, *OWN, *QUICK)
+    assert (tmp_path / "bare.evaluation" / "evaluation.json").is_file()

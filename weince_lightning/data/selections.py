@@ -1,0 +1,95 @@
+"""Parts of the images as PyTorch data sets: two views of each image, or without augmentation."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from weince_lightning.data.batch_views import BatchViews
+from weince_lightning.data.images import Images, StoredImages
+from weince_lightning.data.views import EvaluationView, TwoViews, to_float
+
+
+class Selection(Dataset[Any]):
+    """Some of the images, by position."""
+
+    def __init__(self, images: Images, positions: NDArray[np.int64]):
+        self.images = images
+        self.positions = positions
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The class of each, known without reading an image."""
+        return self.images.labels[self.positions]
+
+    def __len__(self) -> int:
+        """Count the images."""
+        return len(self.positions)
+
+
+class TwoViewsOfImages(Selection):
+    """Two views of each image, by a seed that comes with its index.
+
+    An index alone gives views that depend on ``seed`` and the image's place in its data set.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        positions: NDArray[np.int64],
+        two_views: TwoViews | BatchViews,
+        seed: int,
+    ):
+        super().__init__(images, positions)
+        self._two_views = two_views
+        self._seed = seed
+
+    def __getitem__(self, index: int | tuple[int, int]) -> tuple[list[Tensor], int]:
+        """Return the two views of an image and its label."""
+        return self.__getitems__([index])[0]
+
+    def __getitems__(
+        self, indices: Sequence[int | tuple[int, int]]
+    ) -> list[tuple[list[Tensor], int]]:
+        """Return the images of a batch: both kinds of views are quicker for many at a time."""
+        positions, seeds = zip(*map(self._found, indices), strict=True)
+        labels = self.images.labels[list(positions)].tolist()
+        views = self._two_views.of_images(self.images, positions, seeds)
+        return list(zip(views, labels, strict=True))
+
+    def _found(self, index: int | tuple[int, int]) -> tuple[int, int]:
+        """Return the image's place in its data set and its seed of 64 bits."""
+        if isinstance(index, tuple):
+            return int(self.positions[index[0]]), index[1]
+        position = int(self.positions[index])
+        key = np.random.SeedSequence((self._seed, position))
+        return position, int(key.generate_state(1, np.uint64)[0])
+
+
+class EvaluationImages(Selection):
+    """Images without augmentation."""
+
+    def __init__(self, images: Images, positions: NDArray[np.int64], view: EvaluationView):
+        super().__init__(images, positions)
+        self._view = view
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        """Return an image and its label."""
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, int]]:
+        """Return the images of a batch, read together where they are as wanted already."""
+        positions = self.positions[list(indices)]
+        labels = self.images.labels[positions].tolist()
+        if isinstance(self.images, StoredImages) and self._view.keeps(*self.images.shape):
+            pixels = self.images.pixels(positions).reshape(len(positions), *self._view.size, -1)
+            views = to_float(torch.from_numpy(pixels).permute(0, 3, 1, 2))
+            return list(zip(views, labels, strict=True))
+        return [
+            (self._view(self.images[position]), label)
+            for position, label in zip(positions, labels, strict=True)
+        ]

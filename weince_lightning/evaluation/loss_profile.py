@@ -1,0 +1,99 @@
+"""What the loss of a trained encoder does: how sharp it is, and what the gate of WEINCE sees."""
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from weince_lightning.functional.sharpness import Sharpness, sharpness
+from weince_lightning.functional.vectors import unit_vectors
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Of the anchors, for what differs between them."""
+
+_PARTS = {"hardest_1_percent": 0.01, "hardest_5_percent": 0.05, "hardest_10_percent": 0.1}
+
+
+def loss_profile(
+    loss: Callable[[Tensor, Tensor], Tensor],
+    project: Callable[[Tensor], Tensor],
+    batches: Iterable[Any],
+    num_batches: int = 4,
+) -> dict[str, Any]:
+    r"""Describe a loss on the embeddings that it has led to.
+
+    Args:
+        loss: Maps the projections ``(z0, z1)`` of two views to a scalar.
+        project: Maps images to projections, shape ``(batch, features)``.
+        batches: ``(views, labels)`` with two views; labels are not read. A batch smaller than the
+            first is left out.
+        num_batches: How many of them are read.
+
+    Returns:
+        Means over the batches of the ``effective_temperature`` and of the shares of the gradient,
+        see :func:`~weince_lightning.functional.sharpness.sharpness`. For a loss with tail evidence
+        also ``gate`` (:math:`\lambda`), ``beta_hat``, ``shape``, ``rho`` and ``delta_aic``: mean,
+        and quantiles over the anchors (named ``q05`` and so on); ``hardness_factor`` and
+        ``fit_factor``, the two factors of the gate; and ``open_anchors``, the share of the anchors
+        with :math:`\lambda > 1/2`, beside ``open_anchors_gradient``, the share of the gradient that
+        moves them, by its lengths at the unit vectors.
+
+    Raises:
+        ValueError: If there is no batch of at least two samples.
+    """
+    loss = _in_evaluation_mode(loss)
+    found, tails, size = list[Sharpness](), list[dict[str, Tensor]](), 0
+    with torch.no_grad():
+        for views, *_ in batches:
+            if len(found) == num_batches or len(views[0]) < max(size, 2):
+                break
+            size = len(views[0])
+            z0, z1 = (project(view).to(torch.float64) for view in views)
+            found.append(sharpness(loss, z0, z1, [*_PARTS.values()]))
+            tails += _evidence(loss, z0, z1)
+    if not found:
+        raise ValueError("batches must hold at least one batch of two samples, got none.")
+    columns = zip(*((f.effective_temperature, f.hardest, *f.shares) for f in found), strict=True)
+    names = ("effective_temperature", "hardest", *_PARTS)
+    profile: dict[str, Any] = {
+        name: sum(column) / len(found) for name, column in zip(names, columns, strict=True)
+    }
+    if not tails:
+        return profile
+    evidence = {name: torch.cat([tail[name] for tail in tails]) for name in tails[0]}
+    is_open, pull = evidence["gate"] > 0.5, evidence.pop("pull")
+    profile["open_anchors"] = float(is_open.double().mean())
+    profile["open_anchors_gradient"] = float(pull[is_open].sum() / pull.sum())
+    return profile | {name: _summary(values) for name, values in evidence.items()}
+
+
+def _in_evaluation_mode(loss: Callable[[Tensor, Tensor], Tensor]) -> Any:
+    """Copy a loss whose state would move with each batch."""
+    return copy.deepcopy(loss).eval() if isinstance(loss, nn.Module) else loss
+
+
+def _evidence(loss: Any, z0: Tensor, z1: Tensor) -> list[dict[str, Tensor]]:
+    """Return what the loss says of the anchors, an empty list if it says nothing."""
+    terms = loss.terms(z0, z1) if hasattr(loss, "terms") else None
+    if terms is None or terms.tail is None or len(terms.tail.gate) != 2 * len(z0):
+        return []
+    names = ("gate", "beta_hat", "shape", "rho", "delta_aic")
+    evidence = {name: getattr(terms.tail, name) for name in names}
+    if is_dataclass(loss.gate):
+        for name, signals in (("hardness_factor", "rho"), ("fit_factor", "aic")):
+            alone = copy.copy(loss)
+            alone.gate = replace(loss.gate, signals=signals)  # type: ignore[type-var]
+            evidence[name] = alone.terms(z0, z1).tail.gate
+    with torch.enable_grad():
+        unit = unit_vectors(torch.cat([z0, z1])).requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(*unit.chunk(2)), unit)
+    return [{**evidence, "pull": gradient.norm(dim=1)}]
+
+
+def _summary(values: Tensor) -> Mapping[str, float]:
+    quantiles = torch.quantile(values, torch.tensor(QUANTILES, dtype=values.dtype))
+    named = {f"q{100 * q:02.0f}": float(v) for q, v in zip(QUANTILES, quantiles, strict=True)}
+    return {"mean": float(values.mean()), **named}
