@@ -68,6 +68,8 @@ def execute(
         RunFailedError: If training or evaluation failed.
     """
     run = folder.run
+    if processes.is_stopped:
+        raise RunStoppedError("stopped")
     with alone(folder) as is_free:
         if not is_free:
             raise RunFailedError("another sweep is at work on it")
@@ -77,7 +79,7 @@ def execute(
         seconds = _train(folder, planned, commands.fit, processes)
         checkpoint = _furthest(folder)
         if checkpoint is None:
-            raise RunFailedError(f"the training left no checkpoint in {folder.checkpoints}")
+            raise RunFailedError(f"there is no checkpoint that can be read in {folder.checkpoints}")
         _run(
             folder,
             "evaluate",
@@ -170,11 +172,11 @@ def _begin_anew(folder: RunFolder) -> None:
 def _run(
     folder: RunFolder, name: str, command: Command, arguments: list[str], processes: Processes
 ) -> None:
-    if processes.is_stopped:
-        raise RunStoppedError("stopped")
     folder.path.mkdir(parents=True, exist_ok=True)
     with folder.log.open("a", encoding="utf-8") as log:
-        log.write(f"\n{time.strftime('%F %T')}  {shlex.join(['weince', name, *arguments])}\n")
+        log.write(
+            f"\n{time.strftime('%Y-%m-%d %H:%M:%S')}  {shlex.join(['weince', name, *arguments])}\n"
+        )
     status = processes.run(command, name, arguments, folder.log)
     if status == 0:
         return

@@ -1,5 +1,6 @@
 """Many runs, one after the other or several side by side, with a line for each."""
 
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from weince_lightning.sweeps.execution import (
     execute,
 )
 from weince_lightning.sweeps.folder import RunFolder
+from weince_lightning.sweeps.plan import SweepError
 from weince_lightning.sweeps.processes import Processes
 
 
@@ -47,7 +49,7 @@ def carry_out(
     """
     failures: dict[str, str] = {}
     begin, finished = time.monotonic(), 0
-    with _signals(processes, say) as received, ThreadPoolExecutor(jobs) as pool:
+    with _signals(processes) as received, ThreadPoolExecutor(jobs) as pool:
         futures = {
             pool.submit(_timed, folder, commands, processes, keep_checkpoints): folder
             for folder in todo
@@ -61,7 +63,7 @@ def carry_out(
                     result, seconds = future.result()
                 except RunStoppedError:
                     continue
-                except RunFailedError as error:
+                except (RunFailedError, SweepError, OSError) as error:
                     failures[name] = str(error)
                     say(f"FAILED {name}: {error}")
                 else:
@@ -82,7 +84,7 @@ def _timed(
 
 
 @contextmanager
-def _signals(processes: Processes, say: Callable[[str], None]) -> Iterator[list[int]]:
+def _signals(processes: Processes) -> Iterator[list[int]]:
     """Stop on Ctrl-C or SIGTERM, at once on a second Ctrl-C; yields the signals received."""
     received: list[int] = []
 
@@ -90,8 +92,11 @@ def _signals(processes: Processes, say: Callable[[str], None]) -> Iterator[list[
         received.append(signum)
         if received.count(signal.SIGINT) > 1:
             processes.kill()
-        else:
-            processes.stop()
+            return
+        if len(received) == 1:
+            # Python's own streams can not be written to while they are being written to.
+            os.write(2, b"\nweince: stopping once what trains is saved; Ctrl-C again: at once.\n")
+        processes.stop()
 
     before = {signum: signal.signal(signum, receive) for signum in (signal.SIGINT, signal.SIGTERM)}
     try:
