@@ -191,7 +191,7 @@ def main() -> None:
     parser.add_argument("--data-dir", default="/usr/share/datasets/fashion-mnist")
     parser.add_argument("--backbone", default="convnet")
     parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--steps", type=int, default=8, help="of the epoch")
+    parser.add_argument("--steps", type=int, default=4, help="of the epoch")
     parser.add_argument("--workers", type=int, default=0, help="processes that load images")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
