@@ -195,7 +195,7 @@ def test_without_cache_no_features_are_left(own_checkpoint):
 
 
 def test_a_killed_evaluation_goes_on_to_the_same_numbers(own_checkpoint, tmp_path):
-    options = (*OWN, "--linear.epochs=1000", "--linear.seeds=[1,2]", "--knn.seeds=[1]")
+    options = (*OWN, "--linear.epochs=500", "--linear.seeds=[1,2]", "--knn.seeds=[1]")
     other = tmp_path / "whole" / "own.ckpt"
     other.parent.mkdir()
     shutil.copy(own_checkpoint, other)
@@ -210,7 +210,7 @@ def test_a_killed_evaluation_goes_on_to_the_same_numbers(own_checkpoint, tmp_pat
     finish(process, 60)
     assert process.returncode == -signal.SIGKILL
     (state,) = torch.load(unfinished, weights_only=True)["parts"].values()
-    assert 0 < state["step"] < 1000
+    assert 0 < state["step"] < 500
     assert not (unfinished.with_name("evaluation.json")).exists()
     again = start_python(TESTS / "evaluating_process.py", own_checkpoint, *options)
     finish(again, 300)
