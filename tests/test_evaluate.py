@@ -194,14 +194,14 @@ def test_without_cache_no_features_are_left(own_checkpoint):
     assert names == ["evaluation.json"]
 
 
-def test_a_killed_evaluation_goes_on_to_the_same_numbers(trained, checkpoint, tmp_path):
-    options = ("--linear.epochs=150", "--linear.seeds=[1,2]", "--knn.seeds=[1]")
-    other = tmp_path / "whole" / "last.ckpt"
+def test_a_killed_evaluation_goes_on_to_the_same_numbers(own_checkpoint, tmp_path):
+    options = (*OWN, "--linear.epochs=500", "--linear.seeds=[1,2]", "--knn.seeds=[1]")
+    other = tmp_path / "whole" / "own.ckpt"
     other.parent.mkdir()
-    shutil.copy(checkpoint, other)
+    shutil.copy(own_checkpoint, other)
     whole = start_python(TESTS / "evaluating_process.py", other, *options)
-    process = start_python(TESTS / "evaluating_process.py", checkpoint, *options)
-    unfinished = checkpoint.with_suffix("") / "unfinished.pt"
+    process = start_python(TESTS / "evaluating_process.py", own_checkpoint, *options)
+    unfinished = own_checkpoint.with_suffix("") / "unfinished.pt"
     deadline = time.monotonic() + 300
     while not unfinished.exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -210,13 +210,13 @@ def test_a_killed_evaluation_goes_on_to_the_same_numbers(trained, checkpoint, tm
     finish(process, 60)
     assert process.returncode == -signal.SIGKILL
     (state,) = torch.load(unfinished, weights_only=True)["parts"].values()
-    assert 0 < state["step"] < 150 * 5
+    assert 0 < state["step"] < 500
     assert not (unfinished.with_name("evaluation.json")).exists()
-    again = start_python(TESTS / "evaluating_process.py", checkpoint, *options)
+    again = start_python(TESTS / "evaluating_process.py", own_checkpoint, *options)
     finish(again, 300)
     finish(whole, 300)
     assert (again.returncode, whole.returncode) == (0, 0)
-    assert numbers(results(checkpoint)) == numbers(results(other))
+    assert numbers(results(own_checkpoint)) == numbers(results(other))
     assert not unfinished.exists()
 
 

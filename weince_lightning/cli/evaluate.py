@@ -83,7 +83,8 @@ def evaluate_checkpoints(arguments: Sequence[str]) -> None:
         with _reported(checkpoint, failed):
             jobs.append(_job(parser, checkpoint, layers, options))
     try:
-        for job in jobs:
+        while jobs:
+            job = jobs.pop(0)  # with the images that it loads
             with _reported(job.checkpoint, failed):
                 evaluate_checkpoint(job)
     except KeyboardInterrupt:
@@ -211,8 +212,10 @@ def _job(
         # All training images, in the data set's own order.
         config.data.init_args.val_fraction = 0
     config.linear = config.knn = None  # they have been built
+    # Its name since jsonargparse 4.49.
+    instantiate = getattr(parser, "instantiate", None) or parser.instantiate_classes
     try:
-        built = parser.instantiate(config)
+        built = instantiate(config)
     except Exception as error:
         refused = refusal(error)
         if not isinstance(refused, (ValueError, TypeError, ImportError, OSError)):

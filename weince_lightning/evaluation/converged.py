@@ -14,7 +14,7 @@ from weince_lightning.evaluation.samples import Samples, accuracy
 from weince_lightning.evaluation.settings import LinearSettings
 
 _MOST_ITERATIONS = 5000
-_LARGEST_GRADIENT = 1e-6
+_LARGEST_GRADIENT = 1e-5
 """Of the mean loss, where the search ends: scikit-learn ends at 1e-4."""
 
 
