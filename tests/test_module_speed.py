@@ -193,7 +193,7 @@ def test_checkpoints_of_a_compiled_backbone_need_no_compiler(compiler, tmp_path,
     loaded = load(backbone=network())
     assert loaded.compile_backbone
     assert_same_weights(loaded, module)
-    validator = Trainer(accelerator="cpu", logger=False, enable_progress_bar=False)
+    validator = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
     (metrics,) = validator.validate(loaded, loader(), verbose=False)
     assert metrics["val/loss"] == trainer.callback_metrics["val/loss"].item()
     fit(load(backbone=network(), compile_backbone=False), tmp_path / "last.ckpt")
