@@ -87,6 +87,7 @@ def test_a_preempted_job_saves_its_training_and_goes_on_when_it_is_requeued(work
     assert "interrupted.ckpt" in log.partition("--ckpt_path=")[2].splitlines()[0]
 
 
+@pytest.mark.slow
 def test_a_job_goes_on_while_the_cluster_ends_its_processes_one_by_one(work):
     (work.path / "own_class.py").write_text(OWN_CLASS)
     job = one_job(work, {"model": "own_class.Terminated", "model.backbone": "convnet"})
