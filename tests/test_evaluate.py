@@ -156,7 +156,45 @@ def test_other_settings_are_computed_from_kept_features(checkpoint, monkeypatch)
     assert results(checkpoint)["knn"] == first["knn"]
     assert results(checkpoint)["linear"] != first["linear"]
     run(checkpoint, *QUICK, "--knn=null")
-    assert "knn" not in results(checkpoint)
+    assert results(checkpoint)["knn"] == first["knn"]
+
+
+def test_a_part_that_is_not_asked_for_stays(checkpoint):
+    run(checkpoint, *QUICK)
+    first = results(checkpoint)
+    run(checkpoint, "--linear=null", "--knn.seeds=[1]", "--knn.k=5")
+    second = results(checkpoint)
+    assert second["linear"] == first["linear"]
+    assert second["settings"]["linear"] == first["settings"]["linear"]
+    assert "test_top1_k5" in second["knn"]
+
+
+def test_numbers_that_are_replaced_are_put_aside(checkpoint, tmp_path, capsys):
+    run(checkpoint, *QUICK)
+    first = results(checkpoint)
+    capsys.readouterr()
+    run(checkpoint, *QUICK, "--knn.k=5")
+    assert "evaluation.previous.json now" in capsys.readouterr().err
+    aside = json.loads((tmp_path / "last" / "evaluation.previous.json").read_text())
+    assert aside == first
+
+
+def test_checkpoints_with_one_place_for_their_results_are_refused(checkpoint, tmp_path, capsys):
+    other = shutil.copy(checkpoint, tmp_path / "last.pt")
+    status, said = refusal(capsys, checkpoint, other, *QUICK)
+    assert status == 2
+    assert "names of their own without the suffix" in said
+    run(checkpoint, *QUICK)
+    first = results(checkpoint)
+    run(other, *QUICK)  # one after the other: named by the file
+    assert results(checkpoint)["checkpoint"] == "last.pt"
+    assert numbers(results(checkpoint)) == numbers(first)
+
+
+def test_a_misspelt_option_is_not_taken_for_the_one_that_begins_so(checkpoint, capsys):
+    status, said = refusal(capsys, checkpoint, "--data.batch_siz=7")
+    assert status == 2
+    assert "batch_siz" in said
 
 
 def test_other_weights_meet_no_old_features(own_checkpoint):

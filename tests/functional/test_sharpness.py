@@ -95,3 +95,30 @@ def test_embeddings_are_not_touched():
     sharpness(loss, z0, z1)
     assert z0.grad is None
     assert all(torch.equal(before[name], value) for name, value in loss.state_dict().items())
+
+
+def test_a_loss_that_pushes_all_alike_has_an_infinite_temperature():
+    z0, z1 = views()
+
+    def alike(z0, z1):
+        unit = torch.nn.functional.normalize(torch.cat([z0, z1]), dim=1)
+        return (unit @ unit.T).sum()
+
+    assert sharpness(alike, z0, z1).effective_temperature == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"parts": (0.0,)}, "parts must lie in"),
+        ({"parts": (2.0,)}, "parts must lie in"),
+        ({"loss": lambda z0, z1: -InfoNCELoss(0.2)(z0, z1)}, "push negatives apart"),
+        ({"loss": lambda z0, z1: -torch.cosine_similarity(z0, z1).sum()}, "push negatives apart"),
+        ({"z0": torch.full((24, 6), torch.nan)}, "must be finite"),
+        ({"z0": torch.zeros(24, 6)}, "must have a direction"),
+    ],
+)
+def test_what_has_no_sharpness_is_refused(change, message):
+    z0, z1 = views()
+    with pytest.raises(ValueError, match=message):
+        sharpness(**{"loss": InfoNCELoss(0.2), "z0": z0, "z1": z1, **change})

@@ -23,6 +23,7 @@ from weince_lightning.cli.checkpoint_config import (
     read_checkpoint_config,
     report_overrides,
 )
+from weince_lightning.cli.evaluation_files import folder_of
 from weince_lightning.cli.evaluation_job import Job, evaluate_checkpoint
 from weince_lightning.cli.parser import ConciseParser, refusal
 from weince_lightning.evaluation import KNNSettings, LinearSettings
@@ -76,6 +77,7 @@ def evaluate_checkpoints(arguments: Sequence[str]) -> None:
     checkpoints, layers, options = _sort(arguments)
     if not checkpoints:
         raise UsageError("evaluate must know what: give a checkpoint, or several.")
+    _check_names(checkpoints)
     failed: list[Path] = []
     jobs = []
     # All arguments are read before the first minute is spent.
@@ -95,6 +97,17 @@ def evaluate_checkpoints(arguments: Sequence[str]) -> None:
             names = ", ".join(map(str, failed))
             sys.stderr.write(f"weince: not evaluated: {names}\n")
         raise SystemExit(1)
+
+
+def _check_names(checkpoints: Sequence[Path]) -> None:
+    """Refuse checkpoints whose results would lie in one place."""
+    folders = [folder_of(checkpoint) for checkpoint in checkpoints]
+    for folder in folders:
+        if folders.count(folder) > 1:
+            raise UsageError(
+                "checkpoints must have names of their own without the suffix, got several whose "
+                f"results would lie in {folder}. Rename one."
+            )
 
 
 def _sort(arguments: Sequence[str]) -> tuple[list[Path], list[dict[str, Any]], list[str]]:

@@ -27,7 +27,7 @@ from weince_lightning.cli.evaluation_files import (
 from weince_lightning.cli.report import say
 from weince_lightning.cli.run_files import shown
 from weince_lightning.evaluation import KNNSettings, LinearSettings, evaluate
-from weince_lightning.evaluation.loss_profile import loss_profile
+from weince_lightning.evaluation.loss_profile import BATCH_SIZE, loss_profile
 from weince_lightning.module import ContrastiveModule
 
 _NEUTRAL = ("batch_size", "num_workers", "data_dir", "download", "transforms", "val_fraction")
@@ -73,8 +73,9 @@ def evaluate_checkpoint(job: Job) -> None:
         if part is not None
     }
     results = read_results(file)
-    known = _known(results, names, asked)
-    if known.keys() == asked.keys():
+    settings = {**_settings_of_parts(results, names), **asked}
+    known = _known(results, names, settings)
+    if known.keys() >= asked.keys() and results["checkpoint"] == job.checkpoint.name:
         say(f"\n{shown(file)} has these numbers already; remove it to compute them anew.\n")
     else:
         features = _features(job, encoder, loaders, names, device)
@@ -86,17 +87,44 @@ def evaluate_checkpoint(job: Job) -> None:
             kept=kept,
         )
         profile = _loss_profile(job, device)
-        results = {
-            "checkpoint": job.checkpoint.name,
-            "weights": weights,
-            **{name: {**known, **found}[name] for name in asked},
-            **({} if profile is None else {"loss": profile}),
-            "settings": {**asked, "data": job.data_settings, "device": device.type},
-            "features": names,
-        }
+        earlier, results = (
+            results,
+            {
+                "checkpoint": job.checkpoint.name,
+                "weights": weights,
+                **known,
+                **found,
+                **({} if profile is None else {"loss": profile}),
+                "settings": {**settings, "data": job.data_settings, "device": device.type},
+                "features": names,
+            },
+        )
+        _keep_what_is_replaced(file, earlier, results)
         write_results(file, results)
         kept.remove()
     say(_report(job, results, file))
+
+
+def _settings_of_parts(results: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings of the parts that an earlier evaluation of the same features has."""
+    if results.get("features") != names:
+        return {}
+    settings = results.get("settings", {})
+    return {name: settings[name] for name in _TITLES if name in results and name in settings}
+
+
+def _keep_what_is_replaced(
+    file: Path, earlier: Mapping[str, Any], results: Mapping[str, Any]
+) -> None:
+    """Put an earlier evaluation aside if numbers of it are not in the new one."""
+    if all(earlier.get(part) == results.get(part) for part in _TITLES if part in earlier):
+        return
+    aside = file.with_name("evaluation.previous.json")
+    write_results(aside, earlier)
+    sys.stderr.write(
+        f"weince: {shown(file)} had numbers of another checkpoint, of other data or settings; they "
+        f"are in {shown(aside)} now.\n"
+    )
 
 
 def _loss_profile(job: Job, device: torch.device) -> dict[str, Any] | None:
@@ -206,10 +234,18 @@ def _report(job: Job, results: Mapping[str, Any], file: Path) -> str:
     if job.linear is not None and job.linear.converge:
         note = "The linear probe is logistic regression (C = 1), converged.\n"
     elif job.linear is not None:
+        is_papers = (job.linear.epochs, job.linear.learning_rate) == (100, 3e-4)
+        paper = "as in the paper" if is_papers else "the paper: 100 at 0.0003"
         note = (
             f"The linear probe had {job.linear.epochs} epochs of Adam at "
-            f"{job.linear.learning_rate:g} (the paper: 100 at 0.0003), which stop well short of\n"
+            f"{job.linear.learning_rate:g} ({paper}), which stop well short of\n"
             "convergence; --linear.converge true goes on to it.\n"
+        )
+    if "loss" in results:
+        note += (
+            "The loss looks at the hardest negative as InfoNCE does at temperature "
+            f"{results['loss']['effective_temperature']:.3g}\n(test images, batches of "
+            f"{BATCH_SIZE}).\n"
         )
     return (
         f"\nFrozen features of {shown(job.checkpoint)}, mean over the seeds (lowest-highest):\n"

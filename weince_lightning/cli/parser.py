@@ -8,7 +8,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from lightning.pytorch.cli import LightningArgumentParser
 
@@ -22,6 +22,14 @@ _WRONG_VALUE = re.compile(r'Parser key "([^"]+)":\s+(Expected a [^\n]+Got value:
 
 class ConciseParser(LightningArgumentParser):
     """A parser whose errors name what is wrong, without pages of usage and tried types."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        # A misspelt option would otherwise be taken for the longer one that begins with it.
+        super().__init__(*arguments, **{"allow_abbrev": False, **options})
+
+    def format_help(self, *formatter: Any) -> str:
+        """Leave out the lists of every imported class that an option of a class could be."""
+        return re.sub(r",\s+known\s+subclasses:[^)]*\)", ")", super().format_help(*formatter))
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Say what is wrong and exit with status 2.

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from weince_lightning.functional.sharpness import Sharpness, sharpness
 from weince_lightning.functional.vectors import unit_vectors
 
+BATCH_SIZE = 256
+"""Samples compared at once, the paper's: the more negatives, the less falls on each."""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Of the anchors, for what differs between them."""
 
@@ -28,9 +30,9 @@ def loss_profile(
     Args:
         loss: Maps the projections ``(z0, z1)`` of two views to a scalar.
         project: Maps images to projections, shape ``(batch, features)``.
-        batches: ``(views, labels)`` with two views; labels are not read. A batch smaller than the
-            first is left out.
-        num_batches: How many of them are read.
+        batches: ``(views, labels)`` with two views, of any size; labels are not read.
+        num_batches: How many batches of ``BATCH_SIZE`` samples are looked at. If there is not even
+            one, all samples are.
 
     Returns:
         Means over the batches of the ``effective_temperature`` and of the shares of the gradient,
@@ -45,17 +47,11 @@ def loss_profile(
         ValueError: If there is no batch of at least two samples.
     """
     loss = _in_evaluation_mode(loss)
-    found, tails, size = list[Sharpness](), list[dict[str, Tensor]](), 0
+    found, tails = list[Sharpness](), list[dict[str, Tensor]]()
     with torch.no_grad():
-        for views, *_ in batches:
-            if len(found) == num_batches or len(views[0]) < max(size, 2):
-                break
-            size = len(views[0])
-            z0, z1 = (project(view).to(torch.float64) for view in views)
+        for z0, z1 in _projections(project, batches, num_batches):
             found.append(sharpness(loss, z0, z1, [*_PARTS.values()]))
             tails += _evidence(loss, z0, z1)
-    if not found:
-        raise ValueError("batches must hold at least one batch of two samples, got none.")
     columns = zip(*((f.effective_temperature, f.hardest, *f.shares) for f in found), strict=True)
     names = ("effective_temperature", "hardest", *_PARTS)
     profile: dict[str, Any] = {
@@ -68,6 +64,25 @@ def loss_profile(
     profile["open_anchors"] = float(is_open.double().mean())
     profile["open_anchors_gradient"] = float(pull[is_open].sum() / pull.sum())
     return profile | {name: _summary(values) for name, values in evidence.items()}
+
+
+def _projections(
+    project: Callable[[Tensor], Tensor], batches: Iterable[Any], num_batches: int
+) -> list[tuple[Tensor, Tensor]]:
+    """Project as many samples as are wanted, and divide them into batches of one size."""
+    views: list[tuple[Tensor, ...]] = []
+    samples = 0
+    for (first, second), *_ in batches:
+        views.append(tuple(project(view).to(torch.float64) for view in (first, second)))
+        samples += len(first)
+        if samples >= num_batches * BATCH_SIZE:
+            break
+    if samples < 2:
+        raise ValueError(f"batches must hold at least two samples, got {samples}.")
+    z0, z1 = (torch.cat(parts) for parts in zip(*views, strict=True))
+    size = min(samples, BATCH_SIZE)
+    pairs = zip(torch.split(z0, size), torch.split(z1, size), strict=True)
+    return [pair for pair in pairs if len(pair[0]) == size][:num_batches]
 
 
 def _in_evaluation_mode(loss: Callable[[Tensor, Tensor], Tensor]) -> Any:

@@ -50,7 +50,15 @@ def sharpness(
         parts: Fractions of the negatives, from the hardest, in ``(0, 1]``.
 
     Returns:
-        Plain numbers, computed in float64.
+        Plain numbers, computed in float64. Shares, and with them the comparison of two losses, are
+        of one number of negatives: compare losses on batches of one size. Where even the smallest
+        or largest temperature would not do (the hardest negative takes all, or all are alike), the
+        effective temperature is 0 or infinite. Below about 0.02 it is not exact: most of the
+        gradient vanishes there.
+
+    Raises:
+        ValueError: If embeddings are not finite or have no direction, a part is out of its range,
+            or the loss does not push negatives apart.
 
     Example:
         >>> from lightly.loss import NTXentLoss
@@ -59,6 +67,9 @@ def sharpness(
         >>> round(sharpness(NTXentLoss(temperature=0.2), z0, z1).effective_temperature, 6)
         0.2
     """
+    for part in parts:
+        if not 0 < part <= 1:
+            raise ValueError(f"parts must lie in (0, 1], got {part}.")
     similarity, gradient = pair_gradients(loss, z0, z1)
     samples = len(z0)
     both = torch.arange(2 * samples, device=z0.device)
@@ -78,6 +89,13 @@ def sharpness(
         weights = logits.softmax(dim=1)
         return found(weights + weights.T)
 
+    pull = gradient.where(is_negative, 0.0)
+    # The rounding of what a loss of the positives alone leaves is far below this.
+    if pull.sum() <= 1e-6 * gradient.where(~is_negative, 0.0).fill_diagonal_(0.0).abs().sum():
+        raise ValueError(
+            "loss must push negatives apart, got one whose gradient by their similarities is not "
+            "positive in sum."
+        )
     shares = found(gradient)
     counts = [max(1, round(part * len(shares))) for part in parts]
     return Sharpness(
@@ -111,7 +129,12 @@ def pair_gradients(loss: Loss, z0: Tensor, z1: Tensor) -> tuple[Tensor, Tensor]:
                 [0., 3., 0.],
                 [0., 0., 3.]], dtype=torch.float64)
     """
-    unit = unit_vectors(torch.cat([z0, z1]).detach().to(torch.float64))
+    both = torch.cat([z0, z1]).detach().to(torch.float64)
+    if not both.isfinite().all():
+        raise ValueError("z0 and z1 must be finite, got NaN or infinity.")
+    unit = unit_vectors(both)
+    if (unit == 0).all(dim=1).any():
+        raise ValueError("z0 and z1 must have a direction in each row, got a row of zeros.")
     similarity = unit @ unit.T
     ridge = _RIDGE * torch.eye(len(unit), dtype=unit.dtype, device=unit.device)
     vectors = torch.linalg.cholesky(similarity + ridge)
@@ -125,6 +148,10 @@ def pair_gradients(loss: Loss, z0: Tensor, z1: Tensor) -> tuple[Tensor, Tensor]:
 def _solve(share: Callable[[float], float], wanted: float) -> float:
     """Find the temperature of a share by bisection of its logarithm: the share falls with it."""
     low, high = map(math.log, _TEMPERATURES)
+    if share(math.exp(low)) <= wanted * (1 + 1e-9):
+        return 0.0
+    if share(math.exp(high)) >= wanted * (1 - 1e-9):
+        return math.inf
     for _ in range(40):
         middle = (low + high) / 2
         low, high = (middle, high) if share(math.exp(middle)) > wanted else (low, middle)

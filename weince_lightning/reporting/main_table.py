@@ -111,6 +111,7 @@ def caption(comparison: Comparison) -> str:
     if SHARPNESS in comparison.metrics:
         text += (
             " The effective temperature is that of the InfoNCE loss which would give the hardest "
-            "negative the same share of the gradient, on the test images at the end of training."
+            "negative the same share of the gradient, on batches of 256 test images at the end of "
+            "training."
         )
     return text

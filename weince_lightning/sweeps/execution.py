@@ -213,4 +213,4 @@ def _what_happened(status: int, log: Path) -> str:
         name = signal.Signals(-status).name
         hint = ": the system may have run out of memory" if name == "SIGKILL" else ""
         return f"was killed by {name}{hint}"
-    return f"failed: {last}"
+    return f"failed{'' if status == 1 else f' with exit status {status}'}: {last}"
