@@ -18,6 +18,8 @@ from weince_lightning.callbacks import (
 from weince_lightning.data import VisionData
 from weince_lightning.functional.features import extract_features
 
+pytestmark = pytest.mark.slow  # the same is tested, on less data, for each monitor
+
 
 @pytest.fixture(scope="module")
 def train(tmp_path_factory):

@@ -266,7 +266,14 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+# Image by image, colours take most of a minute: one case of them is enough for every day.
+SLOW = ("plain colour", "colour, larger")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=[pytest.mark.slow] * (case in SLOW)) for case in CASES],
+)
 def test_views_of_a_batch_have_the_law_of_views_one_by_one(case):
     augmentation, mode, image, out_size = CASES[case]
     transforms = augmentation(out_size)

@@ -213,4 +213,6 @@ def _what_happened(status: int, log: Path) -> str:
         name = signal.Signals(-status).name
         hint = ": the system may have run out of memory" if name == "SIGKILL" else ""
         return f"was killed by {name}{hint}"
-    return f"failed{'' if status == 1 else f' with exit status {status}'}: {last}"
+    # The commands' own errors have these, and say what is wrong.
+    of_what = "" if status in (1, 2) else f" with exit status {status}"
+    return f"failed{of_what}: {last}"
