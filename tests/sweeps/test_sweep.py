@@ -6,6 +6,8 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -303,3 +305,10 @@ def test_a_run_may_train_on_two_devices(work, sweep):
     assert sweep("small.yaml")[0] == 0
     assert len(work.results()) == 1
     assert "Starting with 2 processes" in (work.run(RUNS[0]) / "log.txt").read_text()
+
+
+def test_a_reader_that_has_enough_ends_the_command_quietly(work):
+    command = f"{sys.executable} -m weince_lightning sweep small.yaml --dry-run | head -n 1"
+    found = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert found.stdout.startswith("1. ")
+    assert found.stderr == ""

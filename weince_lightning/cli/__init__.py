@@ -4,6 +4,7 @@ Lightning loads only after the arguments have been read, so that help and misspe
 configurations cost no seconds.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -38,6 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except FileNotFoundError as error:
         sys.stderr.write(f"weince: error: {error}\n")
         raise SystemExit(1) from error
+    except BrokenPipeError:
+        # Who reads the output, such as `head`, has enough; nor is there anything left to flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        raise SystemExit(1) from None
     except KeyboardInterrupt:
         sys.stderr.write("\nweince: interrupted before training began; nothing was written.\n")
         raise SystemExit(130) from None
