@@ -11,14 +11,12 @@ from pathlib import Path
 import pytest
 from sweep_folders import RUNS, SWEEP
 
-submitit = pytest.importorskip("submitit")
-
-from weince_lightning.cli.arguments import UsageError, find_config  # noqa: E402
-from weince_lightning.cli.sweep import evaluate, fit, sweep  # noqa: E402
-from weince_lightning.sweeps import SweepError, read_sweep  # noqa: E402
-from weince_lightning.sweeps.cluster import ClusterJob, connect  # noqa: E402
-from weince_lightning.sweeps.execution import Commands  # noqa: E402
-from weince_lightning.sweeps.folder import run_folder  # noqa: E402
+from weince_lightning.cli.arguments import UsageError, find_config
+from weince_lightning.cli.sweep import evaluate, fit, sweep
+from weince_lightning.sweeps import SweepError, read_sweep
+from weince_lightning.sweeps.cluster import ClusterJob, connect
+from weince_lightning.sweeps.execution import Commands
+from weince_lightning.sweeps.folder import run_folder
 
 SLURM = ["--engine", "slurm", "--slurm.timeout_min", "60"]
 

@@ -1,5 +1,6 @@
 """What the command line says before Lightning reads it: packaged configurations, defaults, help."""
 
+import argparse
 import difflib
 import re
 import sys
@@ -7,6 +8,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
+from typing import NoReturn
 
 DEFAULT_CONFIG = "digits"
 
@@ -48,6 +50,29 @@ COMMANDS = ("fit", "validate", "test", "predict", "evaluate", "export", "sweep",
 
 class UsageError(Exception):
     """A command line that makes no sense."""
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Reads the arguments of a command without configuration; its errors are UsageErrors.
+
+    Args:
+        command: What stands after ``weince``.
+        description: What it does, as its help says.
+        epilog: Examples.
+    """
+
+    def __init__(self, command: str, description: str, epilog: str) -> None:
+        super().__init__(
+            prog=f"weince {command}",
+            description=description,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and where the help is."""
+        raise UsageError(f"{message}. See {self.prog} --help.")
 
 
 def packaged_configs() -> dict[str, Path]:

@@ -1,12 +1,10 @@
 """``weince report``: the results of a sweep as a comparison."""
 
-import argparse
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
-from weince_lightning.cli.arguments import UsageError
+from weince_lightning.cli.arguments import CommandParser, UsageError
 from weince_lightning.reporting import compare, read_results
 from weince_lightning.reporting.comparison import DEFAULT_SELECT
 from weince_lightning.reporting.markdown import missing_lines, summary
@@ -29,11 +27,6 @@ _EPILOG = """\
 example:
   weince report sweeps/digits
 """
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}. See weince report --help.")
 
 
 def report(arguments: Sequence[str]) -> None:
@@ -70,14 +63,8 @@ def report(arguments: Sequence[str]) -> None:
     sys.stdout.write("\n" + "\n\n".join(blocks) + "\n")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="weince report",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def _parser() -> CommandParser:
+    parser = CommandParser("report", _DESCRIPTION, _EPILOG)
     parser.add_argument("folder", metavar="DIR", help="the folder of a sweep")
     parser.add_argument(
         "--select",

@@ -70,7 +70,7 @@ def evaluate_checkpoints(arguments: Sequence[str]) -> None:
         SystemExit: With status 1 if a checkpoint could not be evaluated; the others were. With 130
             after Ctrl-C.
     """
-    parser = _parser()
+    parser = evaluation_parser()
     for argument in arguments:
         if re.fullmatch(r"-h|--help|--\w+\.help(=.*)?", argument):
             parser.parse_args([argument])
@@ -142,7 +142,8 @@ class _Formatter(RawDescriptionHelpFormatter, DefaultHelpFormatter):
     """Keeps the lines of description and examples."""
 
 
-def _parser() -> ConciseParser:
+def evaluation_parser() -> ConciseParser:
+    """Build the parser of the options."""
     parser = ConciseParser(
         prog="weince evaluate",
         usage="weince evaluate CKPT [CKPT ...] [-c LAYER ...] [options]",

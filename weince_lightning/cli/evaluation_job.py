@@ -72,10 +72,12 @@ def evaluate_checkpoint(job: Job) -> None:
         for name, part in (("linear", job.linear), ("knn", job.knn))
         if part is not None
     }
-    results = read_results(file)
-    settings = {**_settings_of_parts(results, names), **asked}
-    known = _known(results, names, settings)
-    if known.keys() >= asked.keys() and results["checkpoint"] == job.checkpoint.name:
+    previous = read_results(file)
+    known_settings = _settings_of_parts(previous, names)
+    settings = {**known_settings, **asked}
+    known = {name: previous[name] for name, was in known_settings.items() if was == settings[name]}
+    if known.keys() >= asked.keys() and previous["checkpoint"] == job.checkpoint.name:
+        results = previous
         say(f"\n{shown(file)} has these numbers already; remove it to compute them anew.\n")
     else:
         features = _features(job, encoder, loaders, names, device)
@@ -87,19 +89,16 @@ def evaluate_checkpoint(job: Job) -> None:
             kept=kept,
         )
         profile = _loss_profile(job, device)
-        earlier, results = (
-            results,
-            {
-                "checkpoint": job.checkpoint.name,
-                "weights": weights,
-                **known,
-                **found,
-                **({} if profile is None else {"loss": profile}),
-                "settings": {**settings, "data": job.data_settings, "device": device.type},
-                "features": names,
-            },
-        )
-        _keep_what_is_replaced(file, earlier, results)
+        results = {
+            "checkpoint": job.checkpoint.name,
+            "weights": weights,
+            **known,
+            **found,
+            **({} if profile is None else {"loss": profile}),
+            "settings": {**settings, "data": job.data_settings, "device": device.type},
+            "features": names,
+        }
+        _keep_what_is_replaced(file, previous, results)
         write_results(file, results)
         kept.remove()
     say(_report(job, results, file))
@@ -180,20 +179,6 @@ def _feature_name(
     # The text of a network shows its layers, with what leaves no trace in the weights.
     parts = [weights, str(encoder), device.type, settings, data_digest(loader)]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _known(
-    results: Mapping[str, Any], names: Mapping[str, str], asked: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the parts of an earlier evaluation that are of the same features and settings."""
-    if results.get("features") != names:
-        return {}
-    settings = results.get("settings", {})
-    return {
-        name: results[name]
-        for name, wanted in asked.items()
-        if name in results and settings.get(name) == wanted
-    }
 
 
 def _features(

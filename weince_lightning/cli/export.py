@@ -1,11 +1,9 @@
 """``weince export``: the encoder of a checkpoint, for use without this project."""
 
-import argparse
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from torch import nn
 from torchvision.models import ResNet, VisionTransformer
@@ -14,7 +12,7 @@ from torchvision.models.resnet import Bottleneck
 from weince_lightning.checkpoints import CheckpointError, read_encoder
 from weince_lightning.checkpoints.encoders import EncoderWeights, build
 from weince_lightning.checkpoints.files import write_tensors
-from weince_lightning.cli.arguments import UsageError
+from weince_lightning.cli.arguments import CommandParser, UsageError
 
 _SUFFIXES = (".pt", ".pth", ".safetensors")
 
@@ -29,11 +27,6 @@ _EPILOG = """\
 example:
   weince export runs/digits/version_0/checkpoints/last.ckpt --to backbone.pt
 """
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}. See weince export --help.")
 
 
 def export(arguments: Sequence[str]) -> None:
@@ -61,14 +54,8 @@ def export(arguments: Sequence[str]) -> None:
     sys.stdout.write(_report(weights, encoder, target))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="weince export",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def _parser() -> CommandParser:
+    parser = CommandParser("export", _DESCRIPTION, _EPILOG)
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="the file to read")
     parser.add_argument(
         "--to",

@@ -7,9 +7,10 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from weince_lightning.cli.arguments import (
+    CommandParser,
     UsageError,
     complete_arguments,
     find_config,
@@ -56,11 +57,6 @@ _PRELOAD = (
     "lightly.models.modules",
     "sklearn.datasets",
 )
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}. See weince sweep --help.")
 
 
 def sweep(arguments: Sequence[str], cluster: str = "slurm") -> None:
@@ -199,13 +195,9 @@ def evaluate(arguments: Sequence[str]) -> None:
     main(["evaluate", *arguments])
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="weince sweep",
-        description=_DESCRIPTION.format(packaged=", ".join(packaged_sweeps())),
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        "sweep", _DESCRIPTION.format(packaged=", ".join(packaged_sweeps())), _EPILOG
     )
     parser.add_argument("sweep", metavar="SWEEP", help="the sweep file")
     parser.add_argument(

@@ -9,7 +9,7 @@ from jsonargparse import capture_parser
 
 from weince_lightning.cli.arguments import UsageError, complete_arguments
 from weince_lightning.cli.command import WeinceCLI
-from weince_lightning.cli.evaluate import _parser as evaluation_parser
+from weince_lightning.cli.evaluate import evaluation_parser
 from weince_lightning.evaluation import KNNSettings, LinearSettings
 from weince_lightning.sweeps import Sweep, SweepError
 

@@ -1,7 +1,6 @@
 """The linear probe at the end of its training: multinomial logistic regression."""
 
 from collections.abc import MutableMapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,8 +8,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.optim import LBFGS
 
-from weince_lightning.evaluation.progress import progress_bar
-from weince_lightning.evaluation.samples import Samples, accuracy
+from weince_lightning.evaluation.samples import Samples, accuracy, score_seeds
 from weince_lightning.evaluation.settings import LinearSettings
 
 _MOST_ITERATIONS = 5000
@@ -32,20 +30,13 @@ def fit_to_convergence(
     Returns:
         ``val_top1`` and ``test_top1`` of each seed.
     """
-    results = []
-    with progress_bar("logistic regression", len(settings.seeds)) as bar:
-        for seed in settings.seeds:
-            place = str(replace(settings, seeds=(seed,)))
-            if place not in kept:
-                rest, val = train.split(settings.val_fraction, seed)
-                layer = _minimise(train.take(rest), int(train.classes.max()) + 1)
-                kept[place] = {
-                    "val_top1": accuracy(train.take(val), *layer),
-                    "test_top1": accuracy(test, *layer),
-                }
-            results.append(kept[place])
-            bar.update()
-    return results
+    num_classes = int(train.classes.max()) + 1
+
+    def score(rest: Samples, val: Samples) -> dict[str, float]:
+        layer = _minimise(rest, num_classes)
+        return {"val_top1": accuracy(val, *layer), "test_top1": accuracy(test, *layer)}
+
+    return score_seeds("logistic regression", train, settings, kept, score)
 
 
 def _minimise(samples: Samples, num_classes: int) -> tuple[Tensor, Tensor]:

@@ -1,13 +1,11 @@
 """The vote of the nearest neighbours, for the split of each seed."""
 
 from collections.abc import MutableMapping
-from dataclasses import replace
 from typing import Any
 
 import torch
 
-from weince_lightning.evaluation.progress import progress_bar
-from weince_lightning.evaluation.samples import Samples
+from weince_lightning.evaluation.samples import Samples, score_seeds
 from weince_lightning.evaluation.settings import KNNSettings
 from weince_lightning.functional.features import RECALL_AT
 from weince_lightning.functional.neighbours import neighbour_scores
@@ -30,24 +28,19 @@ def score_neighbours(
         ``val_top1_k{k}``, ``test_top1_k{k}``, ``val_recall_at_{r}`` and ``test_recall_at_{r}`` of
         each seed.
     """
-    results = []
-    with progress_bar("nearest neighbours", len(settings.seeds)) as bar:
-        for seed in settings.seeds:
-            place = str(replace(settings, seeds=(seed,)))
-            if place not in kept:
-                rest, val = train.split(settings.val_fraction, seed)
-                bank, scores = train.take(rest), {}
-                for name, queries in (("val", train.take(val)), ("test", test)):
-                    found = neighbour_scores(
-                        *queries, *bank, (settings.k,), RECALL_AT, settings.temperature
-                    )
-                    names = [f"top1_k{settings.k}", *(f"recall_at_{r}" for r in RECALL_AT)]
-                    numbers = torch.cat([found.accuracy, found.recall]).double()
-                    # From float32 back to so many right of all.
-                    numbers = (numbers * len(queries.classes)).round() / len(queries.classes)
-                    for metric, number in zip(names, numbers.tolist(), strict=True):
-                        scores[f"{name}_{metric}"] = number
-                kept[place] = scores
-            results.append(kept[place])
-            bar.update()
-    return results
+    names = [f"top1_k{settings.k}", *(f"recall_at_{r}" for r in RECALL_AT)]
+
+    def score(bank: Samples, val: Samples) -> dict[str, float]:
+        scores = {}
+        for split, queries in (("val", val), ("test", test)):
+            found = neighbour_scores(
+                *queries, *bank, (settings.k,), RECALL_AT, settings.temperature
+            )
+            numbers = torch.cat([found.accuracy, found.recall]).double()
+            # From float32 back to so many right of all.
+            numbers = (numbers * len(queries.classes)).round() / len(queries.classes)
+            for name, number in zip(names, numbers.tolist(), strict=True):
+                scores[f"{split}_{name}"] = number
+        return scores
+
+    return score_seeds("nearest neighbours", train, settings, kept, score)

@@ -1,10 +1,14 @@
 """Labelled features, and how often something tells their labels."""
 
-from typing import NamedTuple
+from collections.abc import Callable, MutableMapping
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from weince_lightning.evaluation.progress import progress_bar
+from weince_lightning.evaluation.settings import KNNSettings, LinearSettings
 from weince_lightning.functional.splits import stratified_split
 
 _ROWS_AT_ONCE = 8192
@@ -35,6 +39,37 @@ class Samples(NamedTuple):
                 f"{len(self.classes)} training samples with a label."
             )
         return torch.from_numpy(rest), torch.from_numpy(val)
+
+
+def score_seeds(
+    title: str,
+    train: Samples,
+    settings: LinearSettings | KNNSettings,
+    kept: MutableMapping[str, Any],
+    score: Callable[[Samples, Samples], dict[str, float]],
+) -> list[dict[str, float]]:
+    """Score each seed's split of the training samples, but those that are known already.
+
+    Args:
+        title: What the progress bar says.
+        train: Training samples, from which each seed keeps a part for validation.
+        settings: Settings, with the seeds.
+        kept: Where the numbers of each seed go, and come from.
+        score: Gives the numbers, by name, for the samples that stay and those of the validation.
+
+    Returns:
+        The numbers of each seed.
+    """
+    results = []
+    with progress_bar(title, len(settings.seeds)) as bar:
+        for seed in settings.seeds:
+            place = str(replace(settings, seeds=(seed,)))
+            if place not in kept:
+                rest, val = train.split(settings.val_fraction, seed)
+                kept[place] = score(train.take(rest), train.take(val))
+            results.append(kept[place])
+            bar.update()
+    return results
 
 
 def accuracy(samples: Samples, weight: Tensor, bias: Tensor) -> float:

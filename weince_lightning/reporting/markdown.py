@@ -158,8 +158,7 @@ def _further_metrics(comparison: Comparison) -> list[str]:
         "## Further metrics",
         "Of the chosen configurations; the paper's number after a slash where there is one.",
     ]
-    distributions = [name for name in others if name.endswith(".q50")]
-    stems = [name.removesuffix(".q50") for name in distributions]
+    stems = [name.removesuffix(".q50") for name in others if name.endswith(".q50")]
     others = [name for name in others if name.rpartition(".")[0] not in stems]
     for name in dict.fromkeys(metric.partition(".")[0] for metric in others):
         own = [metric for metric in others if metric.partition(".")[0] == name]

@@ -207,18 +207,14 @@ def _outside(run: Run, plan: Plan) -> str:
 
 def _doubts(runs: Sequence[Run]) -> Iterator[str]:
     """What looks wrong in runs that are used all the same."""
-    known = dict[tuple[str, str], None]()
+    # A loss of another kind may have other numbers of its own; accuracies all have.
+    known = dict.fromkeys(
+        (None if name.startswith(ACCURACIES) else run.arm, name)
+        for run in runs
+        for name in (*run.metrics, *run.not_finite)
+    )
     for run in runs:
-        # A loss of another kind may have other numbers of its own.
-        known |= dict.fromkeys((run.arm, name) for name in (*run.metrics, *run.not_finite))
-        known |= {
-            (other.arm, name): None
-            for other in runs
-            for name in (*run.metrics, *run.not_finite)
-            if name.startswith(ACCURACIES)
-        }
-    for run in runs:
-        absent = [name for arm, name in known if arm == run.arm and name not in run.metrics]
+        absent = [n for arm, n in known if arm in (None, run.arm) and n not in run.metrics]
         if absent:
             more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
             yield f"{run.file} has no finite number for {', '.join(absent[:3])}{more}."
