@@ -1,0 +1,1 @@
+"""Extreme-value statistics on arrays: is a tail Weibull, Gumbel or Fréchet?"""
