@@ -185,7 +185,7 @@ def test_interval_of_similarities_covers_where_samples_differ():
 def test_too_few_exceedances_give_a_reason_instead_of_numbers(generator):
     fit = fit_threshold(Tail.of(generator.standard_normal(500)), generator, 0.99)
     assert fit.xi is fit.sigma is fit.endpoint is fit.xi_interval is None
-    assert fit.note == "5 exceedances, fewer than 10"
+    assert fit.note == "too few exceedances, 5 where 10 are needed"
     with pytest.raises(ValueError, match="fit must have a shape, got none"):
         qq_points(Tail.of(np.arange(5.0)), fit)
     assert goodness_of_fit(Tail.of(generator.standard_normal(500)), fit, generator) is None

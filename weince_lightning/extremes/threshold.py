@@ -138,7 +138,7 @@ def fit_threshold(
     fit = fit_pareto(exceedances)
     if fit is None:
         note = (
-            f"{len(exceedances)} exceedances, fewer than {MIN_EXCEEDANCES}"
+            f"too few exceedances, {len(exceedances)} where {MIN_EXCEEDANCES} are needed"
             if len(exceedances) < MIN_EXCEEDANCES
             else "the likelihood has no maximum with xi above -1"
         )

@@ -1,0 +1,221 @@
+"""All that is found out about the tail of some embeddings."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from weince_lightning.diagnostics.anchors import (
+    HARDEST,
+    LINKS,
+    Anchors,
+    known_tails,
+    look_at_batches,
+)
+from weince_lightning.diagnostics.embeddings import Census, Embeddings, take_census
+from weince_lightning.diagnostics.pooled import Pooled, pool
+from weince_lightning.extremes.nulls import Null, gaussian_null, sphere_null
+from weince_lightning.extremes.pareto import MIN_EXCEEDANCES, Floats, Significance
+from weince_lightning.extremes.selection import LinkFit, fit_link, link_profile
+from weince_lightning.extremes.threshold import (
+    ThresholdFit,
+    fit_stability,
+    fit_threshold,
+    goodness_of_fit,
+)
+
+SHARES = np.linspace(0.0, 1.0, 41)
+r"""Where the profile of the link is computed, as :math:`\lambda`."""
+
+Bar = Callable[[str, int | None], Any]
+"""Makes a progress bar from a description and a number of steps, as tqdm does."""
+
+
+class Diagnosis(NamedTuple):
+    """Numbers about the tail of some embeddings; what is not applicable is None."""
+
+    embeddings: Embeddings
+    census: Census
+    pooled: Pooled
+    threshold: ThresholdFit
+    goodness: Significance | None
+    stability: list[ThresholdFit]
+    nulls: dict[str, Null]
+    """By name, "gaussian" and "sphere"; one that has no fit is not among them."""
+    anchors: Anchors
+    link: LinkFit | None
+    """None where no positives are known."""
+    profile: Floats | None
+    """Log-likelihoods of the link at ``SHARES``, less the largest."""
+    known_tails: dict[str, float]
+    temperature: float
+    seed: int
+
+    def numbers(self) -> dict[str, Any]:
+        """Return the numbers in plain types, for JSON."""
+        fit, anchors, link = self.threshold, self.anchors, self.link
+        return {
+            "samples": self.embeddings.num_samples,
+            "dimension": self.embeddings.dimension,
+            "layout": None if self.embeddings.second is None else self.embeddings.layout,
+            "duplicates": self.census.num_duplicates,
+            "pooled": {
+                "similarities": self.pooled.tail.num_scores,
+                "anchors": self.pooled.num_anchors,
+                "candidates": self.pooled.num_candidates,
+                "mean": self.pooled.mean,
+                "standard_deviation": self.pooled.standard_deviation,
+            },
+            "threshold": {
+                **fit._asdict(),
+                "xi_interval": None if fit.xi_interval is None else [*fit.xi_interval],
+                "goodness_statistic": None if self.goodness is None else self.goodness.statistic,
+                "goodness_p": None if self.goodness is None else self.goodness.p_value,
+            },
+            "stability": [
+                {
+                    "quantile": each.quantile,
+                    "threshold": each.threshold,
+                    "num_exceedances": each.num_exceedances,
+                    "xi": each.xi,
+                    "xi_interval": None if each.xi_interval is None else [*each.xi_interval],
+                }
+                for each in self.stability
+            ],
+            "nulls": {
+                name: None if name not in self.nulls else _listed(self.nulls[name]._asdict())
+                for name in ("gaussian", "sphere")
+            },
+            "tail": {
+                "lambda_mean": float(anchors.gate.mean()),
+                "lambda_above_half": float((anchors.gate > 0.5).double().mean()),
+                "beta_hat_median": float(anchors.beta_hat.median()),
+                "rho_median": float(anchors.rho.median()),
+                "delta_aic_median": float(anchors.delta_aic.median()),
+                "anchors": len(anchors.gate),
+                "batches": anchors.num_batches,
+                "batch_size": anchors.batch_size,
+                "negatives": anchors.num_negatives,
+            },
+            "delta_aic_of_known_tails": self.known_tails,
+            "link": _listed(_no_link(self.temperature) if link is None else link._asdict()),
+            "gradient_share": {
+                name: {
+                    f"{100 * part:.0f}": float(share)
+                    for part, share in zip(HARDEST, shares, strict=True)
+                }
+                for name, shares in zip(LINKS, anchors.shares.mean(dim=0), strict=True)
+            },
+            "settings": {"temperature": self.temperature, "seed": self.seed},
+        }
+
+
+def diagnose(
+    embeddings: Embeddings,
+    temperature: float = 0.5,
+    quantile: float = 0.99,
+    seed: int = 0,
+    bar: Bar | None = None,
+) -> Diagnosis:
+    r"""Find out what the tail of the negatives' similarities looks like.
+
+    Memory does not grow with the samples: at most 1000 anchors are compared with 50,000 rows, and
+    evidence is taken from 32 batches, all drawn at random by the seed.
+
+    Args:
+        embeddings: What is diagnosed.
+        temperature: Softmax temperature :math:`\tau > 0`.
+        quantile: Part of the similarities below the threshold, in ``[0.98, 0.9999]``.
+        seed: Of all that is drawn at random.
+        bar: Makes progress bars.
+
+    Returns:
+        The numbers.
+
+    Raises:
+        ValueError: If an argument is out of its range, a row can not be used, or no two samples are
+            negatives of each other.
+    """
+    if not 0.98 <= quantile <= 0.9999:
+        raise ValueError(f"quantile must lie in [0.98, 0.9999], got {quantile}.")
+    if not 0 < temperature < float("inf"):
+        raise ValueError(f"temperature must be a number above 0, got {temperature}.")
+    make_bar = bar or _quiet
+    with make_bar("rows", len(embeddings.sides) * embeddings.num_samples) as shown:
+        census = take_census(embeddings, shown)
+    order = torch.randperm(embeddings.num_samples, generator=torch.Generator().manual_seed(seed))
+    generator = np.random.default_rng(seed)
+    with make_bar("diagnosis", 7) as shown:
+
+        def done(value: Any) -> Any:
+            shown.update(1)
+            return value
+
+        pooled = done(pool(embeddings, census, order))
+        anchors = done(look_at_batches(embeddings, census, order, temperature))
+        if pooled is None or anchors is None:
+            raise ValueError(
+                "ids must leave at least two samples that are negatives of each other, got the "
+                "same, or equal rows, for all."
+            )
+        fit = done(fit_threshold(pooled.tail, generator, quantile))
+        stability = done(fit_stability(pooled.tail, generator))
+        goodness = done(goodness_of_fit(pooled.tail, fit, generator))
+        nulls = done(_nulls(embeddings, pooled, fit, generator))
+        link = profile = None
+        if embeddings.second is not None:
+            positive, negatives = (each.double().numpy() for each in anchors[5:7])
+            link = fit_link(positive, negatives, temperature)
+            if link.log_likelihood is not None:
+                heights = link_profile(positive, negatives, SHARES, temperature)
+                profile = heights - link.log_likelihood
+        done(None)
+    return Diagnosis(
+        embeddings, census, pooled, fit, goodness, stability, nulls, anchors, link, profile,
+        known_tails(anchors.num_negatives, generator), temperature, seed,
+    )  # fmt: skip
+
+
+def _nulls(
+    embeddings: Embeddings, pooled: Pooled, fit: ThresholdFit, generator: np.random.Generator
+) -> dict[str, Null]:
+    """Simulate what there is to compare with."""
+    size = fit.num_exceedances
+    if size < MIN_EXCEEDANCES:
+        return {}
+    found: dict[str, Null | None] = {}
+    if pooled.standard_deviation > 0:
+        found["gaussian"] = gaussian_null(
+            pooled.mean, pooled.standard_deviation, size, fit.quantile, generator
+        )
+    if embeddings.dimension > 1:
+        found["sphere"] = sphere_null(embeddings.dimension, size, fit.quantile, generator)
+    return {name: null for name, null in found.items() if null is not None}
+
+
+def _listed(values: dict[str, Any]) -> dict[str, Any]:
+    """Turn tuples into the lists of JSON."""
+    return {name: [*v] if isinstance(v, tuple) else v for name, v in values.items()}
+
+
+def _no_link(temperature: float) -> dict[str, Any]:
+    note = "no positives are known"
+    return LinkFit(None, None, None, None, None, temperature, 0, note)._asdict()
+
+
+class _Quiet:
+    """Stands for a progress bar where none is shown."""
+
+    def __enter__(self) -> "_Quiet":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def update(self, steps: int) -> None:
+        """Show nothing."""
+
+
+def _quiet(description: str, total: int | None) -> _Quiet:
+    return _Quiet()

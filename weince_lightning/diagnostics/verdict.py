@@ -1,0 +1,154 @@
+"""What the numbers of a diagnosis say, in words."""
+
+from typing import NamedTuple
+
+from weince_lightning.diagnostics.diagnosis import Diagnosis
+
+_NULL_NAMES = {"gaussian": "Gaussian scores", "sphere": "uniform directions in {} dimensions"}
+
+
+class Verdict(NamedTuple):
+    """A diagnosis in words."""
+
+    headline: str
+    """One sentence: what the tail is like."""
+    findings: list[str]
+    """Its grounds with their numbers, a sentence or two each."""
+
+
+def pronounce(diagnosis: Diagnosis) -> Verdict:
+    r"""Say what the numbers mean for the use of WEINCE.
+
+    The shape is compared with those of two nulls and not with 0: at a finite threshold scores whose
+    tail has no end give a shape below 0 too. :math:`\Delta` AIC has no say.
+
+    Args:
+        diagnosis: The numbers.
+
+    Returns:
+        The words.
+    """
+    findings = [_shape(diagnosis), _endpoint(diagnosis), _goodness(diagnosis), _anchors(diagnosis)]
+    findings += [_link(diagnosis), _duplicates(diagnosis)]
+    return Verdict(_headline(diagnosis), [finding for finding in findings if finding])
+
+
+def _headline(diagnosis: Diagnosis) -> str:
+    fit, nulls = diagnosis.threshold, [*diagnosis.nulls.values()]
+    if fit.xi is None:
+        return f"No verdict on the tail: {fit.note}."
+    if not nulls:
+        return "No verdict on the tail: there is no null to compare its shape with."
+    low, high = fit.xi_interval or (fit.xi, fit.xi)
+    if all(high < null.xi_range[0] for null in nulls):
+        return (
+            "The tail of the hard negatives is shorter than that of scores without structure: it "
+            "looks Weibull."
+        )
+    if all(low > null.xi_range[1] for null in nulls):
+        return (
+            "The tail of the hard negatives is heavier than that of scores without structure: it "
+            "does not look Weibull."
+        )
+    return (
+        "The tail of the hard negatives can not be told from that of scores without structure: no "
+        "evidence that it is Weibull."
+    )
+
+
+def _shape(diagnosis: Diagnosis) -> str:
+    fit = diagnosis.threshold
+    if fit.xi is None:
+        return ""
+    text = f"Its shape is ξ = {fit.xi:.3f}"
+    if fit.xi_interval is not None:
+        text += f" (95 % interval {_range(fit.xi_interval)})"
+    elif fit.note:
+        text += f" ({fit.note})"
+    text += (
+        f", from the {fit.num_exceedances:,} similarities above {fit.threshold:.3f}, the largest "
+        f"{100 * (1 - fit.quantile):.2g} %."
+    )
+    nulls = [
+        f"{_name(name, diagnosis)} give {null.xi:.3f} ({_range(null.xi_range)})"
+        for name, null in diagnosis.nulls.items()
+    ]
+    if nulls:
+        text += f" At the same threshold, as many {' and '.join(nulls)}."
+    return text
+
+
+def _endpoint(diagnosis: Diagnosis) -> str:
+    fit = diagnosis.threshold
+    if fit.xi is None:
+        return ""
+    if fit.endpoint is None:
+        return "The fitted tail has no end."
+    text = f"The fitted tail ends at a similarity of {fit.endpoint:.3f}"
+    ends = [
+        f"{null.endpoint:.3f} for {_name(name, diagnosis)}"
+        for name, null in diagnosis.nulls.items()
+        if null.endpoint is not None
+    ]
+    text += f" ({', '.join(ends)})" if ends else ""
+    text += "; WEINCE takes the end to be 1."
+    if fit.endpoint < 0.9:
+        text += (
+            " That is far below 1: the shortfall 1 - s is not the distance to the end of this tail."
+        )
+    return text
+
+
+def _goodness(diagnosis: Diagnosis) -> str:
+    outcome = diagnosis.goodness
+    if outcome is None:
+        return ""
+    fits = "fits" if outcome.p_value >= 0.05 else "does not fit"
+    return (
+        f"A generalised Pareto distribution {fits} what lies above the threshold (Anderson-Darling "
+        f"{outcome.statistic:.2f}, p = {outcome.p_value:.3f})."
+    )
+
+
+def _anchors(diagnosis: Diagnosis) -> str:
+    anchors = diagnosis.anchors
+    is_open = anchors.gate > 0.5
+    shares = anchors.shares.mean(dim=0)
+    return (
+        f"In batches of {anchors.batch_size} the default gate is open (λ > 1/2) for "
+        f"{100 * float(is_open.double().mean()):.0f} % of {len(is_open):,} anchors, mean λ "
+        f"{float(anchors.gate.mean()):.2f}; by its rule that is about the hardest fifth, whatever "
+        "the tail. The hardest 5 % of the negatives get "
+        f"{100 * float(shares[0, 1]):.0f} % of the gradient by the softmax at τ = "
+        f"{diagnosis.temperature:g} and {100 * float(shares[2, 1]):.0f} % by WEINCE."
+    )
+
+
+def _link(diagnosis: Diagnosis) -> str:
+    link = diagnosis.link
+    if link is None:
+        return ""
+    if link.lambda_hat is None or link.lambda_interval is None or link.p_value is None:
+        return f"The link can not be fitted: {link.note}."
+    size = "p < 0.001" if link.p_value < 1e-3 else f"p = {link.p_value:.3f}"
+    return (
+        f"Fitted to {link.num_winners:,} positives among their negatives, the share of the Weibit "
+        f"in the link is λ = {link.lambda_hat:.2f} (95 % interval {_range(link.lambda_interval)}, "
+        f"at τ = {link.temperature:g}; {size} against the softmax alone)."
+    )
+
+
+def _duplicates(diagnosis: Diagnosis) -> str:
+    count = diagnosis.census.num_duplicates
+    if not count:
+        return ""
+    rows = "row equals an earlier one" if count == 1 else "rows equal an earlier one"
+    return f"{count:,} {rows}; equal rows are not counted as negatives of each other."
+
+
+def _name(name: str, diagnosis: Diagnosis) -> str:
+    return _NULL_NAMES[name].format(diagnosis.embeddings.dimension)
+
+
+def _range(ends: tuple[float, float]) -> str:
+    return f"{ends[0]:.3f} to {ends[1]:.3f}"
