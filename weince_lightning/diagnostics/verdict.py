@@ -40,19 +40,20 @@ def _headline(diagnosis: Diagnosis) -> str:
     if not nulls:
         return "No verdict on the tail: there is no null to compare its shape with."
     low, high = fit.xi_interval or (fit.xi, fit.xi)
-    if all(high < null.xi_range[0] for null in nulls):
-        return (
-            "The tail of the hard negatives is shorter than that of scores without structure: it "
-            "looks Weibull."
-        )
+    below = {name: high < null.xi_range[0] for name, null in diagnosis.nulls.items()}
+    tail = "The tail of the hard negatives"
+    if all(below.values()):
+        return f"{tail} is shorter than that of scores without structure: it looks Weibull."
     if all(low > null.xi_range[1] for null in nulls):
+        return f"{tail} is heavier than that of scores without structure: it does not look Weibull."
+    if below.get("gaussian"):
         return (
-            "The tail of the hard negatives is heavier than that of scores without structure: it "
-            "does not look Weibull."
+            f"{tail} is shorter than that of Gaussian scores: it looks Weibull, but no more so than "
+            f"that of {_name('sphere', diagnosis)}."
         )
     return (
-        "The tail of the hard negatives can not be told from that of scores without structure: no "
-        "evidence that it is Weibull."
+        f"{tail} can not be told from that of scores without structure: no evidence that it is "
+        "Weibull."
     )
 
 
