@@ -48,8 +48,8 @@ def _headline(diagnosis: Diagnosis) -> str:
         return f"{tail} is heavier than that of scores without structure: it does not look Weibull."
     if below.get("gaussian"):
         return (
-            f"{tail} is shorter than that of Gaussian scores: it looks Weibull, but no more so than "
-            f"that of {_name('sphere', diagnosis)}."
+            f"{tail} is shorter than that of Gaussian scores: it looks Weibull, but no more so "
+            f"than that of {_name('sphere', diagnosis)}."
         )
     return (
         f"{tail} can not be told from that of scores without structure: no evidence that it is "
