@@ -3,29 +3,29 @@
 import re
 import sys
 import traceback
-from argparse import RawDescriptionHelpFormatter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-import torch
 import yaml
-from jsonargparse import ActionConfigFile, DefaultHelpFormatter  # type: ignore[attr-defined]
-from lightning.pytorch import LightningDataModule
-from torch import nn
 
-from weince_lightning.checkpoints import read_checkpoint
-from weince_lightning.cli.arguments import UsageError, find_config
-from weince_lightning.cli.checkpoint_config import (
-    CheckpointConfig,
-    read_checkpoint_config,
-    report_overrides,
+from weince_lightning.cli.arguments import UsageError
+from weince_lightning.cli.checkpoint_config import report_overrides
+from weince_lightning.cli.encoder_arguments import (
+    Given,
+    add_encoder_arguments,
+    build,
+    check_data_given,
+    encoder_parser,
+    one_line,
+    read_options,
+    saved_settings,
+    sort_arguments,
 )
 from weince_lightning.cli.evaluation_files import folder_of
 from weince_lightning.cli.evaluation_job import Job, evaluate_checkpoint
-from weince_lightning.cli.parser import ConciseParser, refusal
+from weince_lightning.cli.parser import ConciseParser
 from weince_lightning.evaluation import KNNSettings, LinearSettings
 
 _DESCRIPTION = """\
@@ -52,7 +52,6 @@ stopped goes on with the same command; one that is complete is not done again.
 """
 
 _OF_LAYERS = ("data", "linear", "knn", "device", "cache", "backbone", "v1_stride")
-"""What a layer can say here; the rest of a configuration is of no concern."""
 
 Settings = TypeVar("Settings", LinearSettings, KNNSettings)
 
@@ -74,7 +73,8 @@ def evaluate_checkpoints(arguments: Sequence[str]) -> None:
     for argument in arguments:
         if re.fullmatch(r"-h|--help|--\w+\.help(=.*)?", argument):
             parser.parse_args([argument])
-    checkpoints, layers, options = _sort(arguments)
+    given = sort_arguments(arguments, _OF_LAYERS)
+    checkpoints = [Path(each) for each in given.positionals]
     if not checkpoints:
         raise UsageError("evaluate must know what: give a checkpoint, or several.")
     _check_names(checkpoints)
@@ -83,7 +83,7 @@ def evaluate_checkpoints(arguments: Sequence[str]) -> None:
     # All arguments are read before the first minute is spent.
     for checkpoint in checkpoints:
         with _reported(checkpoint, failed):
-            jobs.append(_job(parser, checkpoint, layers, options))
+            jobs.append(_job(parser, checkpoint, given))
     try:
         while jobs:
             job = jobs.pop(0)  # with the images that it loads
@@ -110,51 +110,11 @@ def _check_names(checkpoints: Sequence[Path]) -> None:
             )
 
 
-def _sort(arguments: Sequence[str]) -> tuple[list[Path], list[dict[str, Any]], list[str]]:
-    """Tell checkpoints, layers and options apart; every option has one value."""
-    checkpoints, layers, options = list[Path](), list[dict[str, Any]](), list[str]()
-    remaining = iter(arguments)
-    for argument in remaining:
-        flag, equals, value = argument.partition("=")
-        if flag in ("-c", "--config"):
-            layers.append(_layer(find_config(value if equals else next(remaining, ""))))
-        elif flag[:1] != "-":
-            checkpoints.append(Path(argument))
-        elif equals:
-            options.append(argument)
-        else:
-            options += [argument, *islice(remaining, 1)]
-    return checkpoints, layers, options
-
-
-def _layer(path: str) -> dict[str, Any]:
-    """Return what a configuration says of an evaluation."""
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UsageError(f"-c must name a YAML file, got {path}: {_one_line(error)}") from error
-    if not isinstance(content, Mapping):
-        raise UsageError(f"-c must name a file of settings, got {path}.")
-    return {name: content[name] for name in _OF_LAYERS if name in content}
-
-
-class _Formatter(RawDescriptionHelpFormatter, DefaultHelpFormatter):
-    """Keeps the lines of description and examples."""
-
-
 def evaluation_parser() -> ConciseParser:
     """Build the parser of the options."""
-    parser = ConciseParser(
-        prog="weince evaluate",
-        usage="weince evaluate CKPT [CKPT ...] [-c LAYER ...] [options]",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=_Formatter,
+    parser = encoder_parser(
+        "evaluate", "CKPT [CKPT ...] [-c LAYER ...] [options]", _DESCRIPTION, _EPILOG
     )
-    parser.add_argument(
-        "-c", "--config", action=ActionConfigFile,
-        help="a YAML file, or the name of a packaged one, with settings of the data",
-    )  # fmt: skip
     parser.add_argument(
         "--linear", type=LinearSettings | None, default=LinearSettings(),
         help="the linear probe, such as --linear.epochs 10; null leaves it out",
@@ -163,56 +123,19 @@ def evaluation_parser() -> ConciseParser:
         "--knn", type=KNNSettings | None, default=KNNSettings(),
         help="the nearest neighbours, such as --knn.k 20; null leaves them out",
     )  # fmt: skip
-    parser.add_argument(
-        "--data", type=LightningDataModule,
-        default={"class_path": "weince_lightning.data.VisionData"},
-        help="options of the data, such as --data.dataset cifar100 and --data.data_dir, or a data "
-        "module of your own by its class path; it needs a method evaluation_dataloader(split)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--device", type=Literal["auto", "cpu", "cuda"], default="auto",
-        help="what does the work; auto takes a GPU if there is one",
-    )  # fmt: skip
+    add_encoder_arguments(parser, "a method evaluation_dataloader(split)")
     parser.add_argument(
         "--cache", type=bool, default=True,
         help="whether to keep the features beside the checkpoint, for another evaluation",
     )  # fmt: skip
-    parser.add_argument(
-        "--backbone", type=str | nn.Module | None, default=None,
-        help="the backbone where the file does not tell it, such as timm:vit_tiny_patch16_224, or "
-        "a module by its class path",
-    )  # fmt: skip
-    parser.add_argument(
-        "--v1_stride", type=bool | None, default=None,
-        help="where the stride of a ResNet-50 stands, if the file does not tell: true for the 1x1 "
-        "convolutions, as the paper says, false for the 3x3 ones, as in torchvision",
-    )  # fmt: skip
     return parser
 
 
-def _job(
-    parser: ConciseParser,
-    checkpoint: Path,
-    layers: Sequence[dict[str, Any]],
-    options: Sequence[str],
-) -> Job:
+def _job(parser: ConciseParser, checkpoint: Path, given: Given) -> Job:
     """Read the arguments over the settings in the checkpoint, and build its data module."""
-    saved, settings = _saved_settings(checkpoint)
-    is_given = any(option.startswith("--data") for option in options)
-    if "data" not in settings and not is_given and not any("data" in layer for layer in layers):
-        raise UsageError(
-            f"{checkpoint} must hold the settings of its data, got none: give them, such as "
-            "-c data/cifar100."
-        )
-    for key, name in saved.built_in_python.items() if saved else ():
-        is_image = key.startswith("data.") and key != "data.transforms"  # which are for training
-        if is_image and not any(option.startswith(f"--{key}") for option in options):
-            raise UsageError(
-                f"--{key} must be given, by a class path: {checkpoint} was written with {name}, "
-                "built in Python, which can not be rebuilt from it."
-            )
-    given = [yaml.safe_dump(layer, sort_keys=False) for layer in (settings, *layers) if layer]
-    config = parser.parse_args([part for layer in given for part in ("-c", layer)] + [*options])
+    saved, settings = saved_settings(checkpoint, given)
+    check_data_given(checkpoint, given, settings)
+    config = read_options(parser, given, settings)
     final = yaml.safe_load(parser.dump(config, "yaml", False))
     if saved is not None:
         report_overrides(saved._replace(settings=settings), final)
@@ -220,40 +143,15 @@ def _job(
     knn = _settings(parser, "knn", KNNSettings, config.knn)
     if linear is None and knn is None:
         parser.error("linear and knn must not both be null: nothing would be left.")
-    if config.device == "cuda" and not torch.cuda.is_available():
-        parser.error("device must be one that torch finds, got cuda.")
     if "val_fraction" in config.data.init_args:
         # All training images, in the data set's own order.
         config.data.init_args.val_fraction = 0
     config.linear = config.knn = None  # they have been built
-    # Its name since jsonargparse 4.49.
-    instantiate = getattr(parser, "instantiate", None) or parser.instantiate_classes
-    try:
-        built = instantiate(config)
-    except Exception as error:
-        refused = refusal(error)
-        if not isinstance(refused, (ValueError, TypeError, ImportError, OSError)):
-            raise
-        parser.error(str(refused), refused)
+    built = build(parser, config)
     return Job(
         checkpoint, linear, knn, built.data, final["data"], built.device, built.cache,
         built.backbone, built.v1_stride,
     )  # fmt: skip
-
-
-def _saved_settings(checkpoint: Path) -> tuple[CheckpointConfig | None, dict[str, Any]]:
-    """Return what a checkpoint says of the run that wrote it, and what matters here."""
-    content = read_checkpoint(checkpoint)
-    if not isinstance(content, Mapping) or "pytorch-lightning_version" not in content:
-        return None, {}
-    saved = read_checkpoint_config(["--ckpt_path", str(checkpoint)])
-    if saved is None:
-        return None, {}
-    settings = {name: saved.settings[name] for name in ("data",) if name in saved.settings}
-    backbone = ((saved.settings.get("model") or {}).get("init_args") or {}).get("backbone")
-    if isinstance(backbone, Mapping):  # a class with arguments: not known to load_encoder
-        settings["backbone"] = backbone
-    return saved, settings
 
 
 def _settings(
@@ -276,12 +174,7 @@ def _reported(checkpoint: Path, failed: list[Path]) -> Iterator[None]:
     except Exception as error:
         if not isinstance(error, _EXPECTED):
             traceback.print_exception(error)
-        text = _one_line(error)
+        text = one_line(error)
         named = text if str(checkpoint) in text else f"{checkpoint}: {text}"
         sys.stderr.write(f"weince: error: {named}\n")
         failed.append(checkpoint)
-
-
-def _one_line(error: BaseException) -> str:
-    """Return an error's message in one line."""
-    return " ".join(str(error).split()) or type(error).__name__

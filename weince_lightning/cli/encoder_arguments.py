@@ -1,0 +1,199 @@
+"""What the commands that run an encoder over images have in common: data, device, backbone."""
+
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+import yaml
+from jsonargparse import ActionConfigFile, DefaultHelpFormatter  # type: ignore[attr-defined]
+from lightning.pytorch import LightningDataModule
+from torch import nn
+
+from weince_lightning.checkpoints import read_checkpoint
+from weince_lightning.cli.arguments import UsageError, find_config
+from weince_lightning.cli.checkpoint_config import CheckpointConfig, read_checkpoint_config
+from weince_lightning.cli.parser import ConciseParser, refusal
+
+
+class _Formatter(RawDescriptionHelpFormatter, DefaultHelpFormatter):
+    """Keeps the lines of description and examples."""
+
+
+class Given(NamedTuple):
+    """A command line, sorted."""
+
+    positionals: list[str]
+    layers: list[dict[str, Any]]
+    options: list[str]
+
+
+def sort_arguments(arguments: Sequence[str], of_layers: Sequence[str]) -> Given:
+    """Tell positional arguments, layers and options apart; every option has one value.
+
+    Args:
+        arguments: What stands after the command.
+        of_layers: What a layer can say here; the rest of a configuration is of no concern.
+
+    Returns:
+        All three; layers as their content.
+
+    Raises:
+        UsageError: If a layer is no file of settings.
+    """
+    positionals, layers, options = list[str](), list[dict[str, Any]](), list[str]()
+    remaining = iter(arguments)
+    for argument in remaining:
+        flag, equals, value = argument.partition("=")
+        if flag in ("-c", "--config"):
+            path = find_config(value if equals else next(remaining, ""))
+            layers.append(_layer(path, of_layers))
+        elif flag[:1] != "-":
+            positionals.append(argument)
+        elif equals:
+            options.append(argument)
+        else:
+            options += [argument, *islice(remaining, 1)]
+    return Given(positionals, layers, options)
+
+
+def _layer(path: str, names: Sequence[str]) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UsageError(f"-c must name a YAML file, got {path}: {one_line(error)}") from error
+    if not isinstance(content, Mapping):
+        raise UsageError(f"-c must name a file of settings, got {path}.")
+    return {name: content[name] for name in names if name in content}
+
+
+def encoder_parser(command: str, usage: str, description: str, epilog: str) -> ConciseParser:
+    """Build the parser of such a command, so far without the options that all have.
+
+    Args:
+        command: What stands after ``weince``.
+        usage: What stands after that.
+        description: What it does.
+        epilog: Examples.
+    """
+    parser = ConciseParser(
+        prog=f"weince {command}",
+        usage=f"weince {command} {usage}",
+        description=description,
+        epilog=epilog,
+        formatter_class=_Formatter,
+    )
+    parser.add_argument(
+        "-c", "--config", action=ActionConfigFile,
+        help="a YAML file, or the name of a packaged one, with settings of the data",
+    )  # fmt: skip
+    return parser
+
+
+def add_encoder_arguments(parser: ConciseParser, data_needs: str) -> None:
+    """Add the options that all have.
+
+    Args:
+        parser: Where.
+        data_needs: What the data module must have, for the help.
+    """
+    parser.add_argument(
+        "--data", type=LightningDataModule,
+        default={"class_path": "weince_lightning.data.VisionData"},
+        help="options of the data, such as --data.dataset cifar100 and --data.data_dir, or a data "
+        f"module of your own by its class path; it needs {data_needs}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--device", type=Literal["auto", "cpu", "cuda"], default="auto",
+        help="what does the work; auto takes a GPU if there is one",
+    )  # fmt: skip
+    parser.add_argument(
+        "--backbone", type=str | nn.Module | None, default=None,
+        help="the backbone where the file does not tell it, such as timm:vit_tiny_patch16_224, or "
+        "a module by its class path",
+    )  # fmt: skip
+    parser.add_argument(
+        "--v1_stride", type=bool | None, default=None,
+        help="where the stride of a ResNet-50 stands, if the file does not tell: true for the 1x1 "
+        "convolutions, as the paper says, false for the 3x3 ones, as in torchvision",
+    )  # fmt: skip
+
+
+def read_options(parser: ConciseParser, given: Given, settings: dict[str, Any]) -> Any:
+    """Read layers and options over the settings of a checkpoint."""
+    layers = [yaml.safe_dump(each, sort_keys=False) for each in (settings, *given.layers) if each]
+    config = parser.parse_args(
+        [part for layer in layers for part in ("-c", layer)] + [*given.options]
+    )
+    if config.device == "cuda" and not torch.cuda.is_available():
+        parser.error("device must be one that torch finds, got cuda.")
+    return config
+
+
+def build(parser: ConciseParser, config: Any) -> Any:
+    """Build the objects that a configuration names."""
+    # Its name since jsonargparse 4.49.
+    instantiate = getattr(parser, "instantiate", None) or parser.instantiate_classes
+    try:
+        return instantiate(config)
+    except Exception as error:
+        refused = refusal(error)
+        if not isinstance(refused, (ValueError, TypeError, ImportError, OSError)):
+            raise
+        parser.error(str(refused), refused)
+
+
+def saved_settings(
+    checkpoint: Path, given: Given
+) -> tuple[CheckpointConfig | None, dict[str, Any]]:
+    """Return what a checkpoint says of the run that wrote it, and of that the data and backbone.
+
+    Args:
+        checkpoint: A file.
+        given: The command line.
+
+    Returns:
+        None and an empty mapping for a file that is no checkpoint of Lightning.
+
+    Raises:
+        UsageError: If the checkpoint's data were built in Python and are not given.
+    """
+    content = read_checkpoint(checkpoint)
+    if not isinstance(content, Mapping) or "pytorch-lightning_version" not in content:
+        return None, {}
+    saved = read_checkpoint_config(["--ckpt_path", str(checkpoint)])
+    if saved is None:
+        return None, {}
+    for key, name in saved.built_in_python.items():
+        is_image = key.startswith("data.") and key != "data.transforms"  # which are for training
+        if is_image and not any(option.startswith(f"--{key}") for option in given.options):
+            raise UsageError(
+                f"--{key} must be given, by a class path: {checkpoint} was written with {name}, "
+                "built in Python, which can not be rebuilt from it."
+            )
+    settings = {name: saved.settings[name] for name in ("data",) if name in saved.settings}
+    backbone = ((saved.settings.get("model") or {}).get("init_args") or {}).get("backbone")
+    if isinstance(backbone, Mapping):  # a class with arguments: not known to load_encoder
+        settings["backbone"] = backbone
+    return saved, settings
+
+
+def check_data_given(source: object, given: Given, settings: Mapping[str, Any]) -> None:
+    """Refuse to guess the images.
+
+    Raises:
+        UsageError: If neither the checkpoint nor the command line says which.
+    """
+    is_given = any(option.startswith("--data") for option in given.options)
+    if "data" not in settings and not is_given and not any("data" in each for each in given.layers):
+        raise UsageError(
+            f"{source} must hold the settings of its data, got none: give them, such as "
+            "-c data/cifar100."
+        )
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's message in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
