@@ -61,6 +61,10 @@ def _run(arguments: list[str]) -> None:
             from weince_lightning.cli.evaluate import evaluate_checkpoints
 
             evaluate_checkpoints(arguments[1:])
+        elif arguments[0] == "diagnose":
+            from weince_lightning.cli.diagnose import diagnose_source
+
+            diagnose_source(arguments[1:])
         elif arguments[0] == "sweep":
             from weince_lightning.cli.sweep import sweep
 

@@ -24,6 +24,7 @@ Commands:
   test      loss and kNN on the test images
   predict   write the features and labels of the test images to an .npz file
   evaluate  linear probe and nearest neighbours on the frozen features of checkpoints
+  diagnose  is the tail Weibull? of a checkpoint, a backbone or an array of embeddings
   export    write the encoder of a checkpoint under torchvision's or timm's names
   sweep     train and evaluate the runs of a comparison: losses x settings x seeds
   report    compare the arms of a sweep: tables, intervals and a figure
@@ -45,7 +46,17 @@ More:
 """
 
 
-COMMANDS = ("fit", "validate", "test", "predict", "evaluate", "export", "sweep", "report")
+COMMANDS = (
+    "fit",
+    "validate",
+    "test",
+    "predict",
+    "evaluate",
+    "diagnose",
+    "export",
+    "sweep",
+    "report",
+)
 
 
 class UsageError(Exception):
@@ -143,8 +154,7 @@ def complete_arguments(arguments: Sequence[str]) -> list[str]:
             f"the command must be one of {', '.join(COMMANDS)}, got {command!r}.{hint} "
             "See weince --help."
         )
-    # They read their arguments themselves.
-    if command in ("evaluate", "export", "sweep", "report"):
+    if command in OWN_ARGUMENTS:
         return [*arguments]
     remaining = iter(arguments[1:])
     for argument in remaining:

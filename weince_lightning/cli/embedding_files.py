@@ -1,0 +1,140 @@
+"""Files of embeddings: one array, or two of positives, with ids or an index of pairs."""
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from weince_lightning.checkpoints import read_checkpoint
+from weince_lightning.cli.arguments import UsageError
+from weince_lightning.diagnostics.embeddings import Array, Embeddings, pair_up
+from weince_lightning.functional.candidates import Layout
+
+SUFFIXES = (".npy", ".npz", ".pt", ".pth", ".safetensors")
+FIRST = ("embeddings", "features", "z0", "first")
+SECOND = ("positives", "z1", "second")
+IDS = ("ids", "labels")
+PAIRS = "pairs"
+
+
+def holds_embeddings(path: Path) -> bool:
+    """Whether a file is one of embeddings and no checkpoint, by its content where that decides."""
+    if path.suffix in (".npy", ".npz"):
+        return True
+    if path.suffix not in SUFFIXES:
+        return False
+    content = read_checkpoint(path)
+    if isinstance(content, Tensor):
+        return True
+    if not isinstance(content, Mapping) or not content:
+        return False
+    if not all(isinstance(value, Tensor) for value in content.values()):
+        return False
+    # Weights have names with dots and more than rows and ids.
+    return bool(set(content) & {*FIRST, *SECOND}) or all("." not in str(name) for name in content)
+
+
+def read_embeddings(
+    path: Path,
+    layout: Layout,
+    positives: Path | None = None,
+    pairs: Path | None = None,
+    ids: Path | None = None,
+) -> Embeddings:
+    """Read embeddings, mapped from the file where its format allows it.
+
+    Args:
+        path: A ``.npy``, ``.npz``, ``.pt`` or ``.safetensors`` file. One with several arrays has
+            them under the names in ``FIRST``, ``SECOND``, ``IDS`` and ``PAIRS``; two arrays of
+            floating point numbers need no such names.
+        layout: Who is compared with whom.
+        positives: A file with the positive of each row, if ``path`` does not hold it.
+        pairs: A file with an index of the rows that are positives of each other.
+        ids: A file with what each row shows.
+
+    Returns:
+        The embeddings, whose rows are not looked at yet.
+
+    Raises:
+        UsageError: If a file can not be read, or holds something else.
+    """
+    arrays = _read(path)
+    first, second = _rows(path, arrays)
+    if positives is not None:
+        second = _only(positives)
+    index = _only(pairs) if pairs is not None else arrays.get(PAIRS)
+    numbers = _only(ids) if ids is not None else _first_of(arrays, IDS)
+    try:
+        if index is None:
+            return Embeddings(first, second, numbers, layout)
+        if second is not None:
+            raise ValueError("pairs must not be given where positives are.")
+        rows_first, rows_second, components = pair_up(first, index)
+        return Embeddings(rows_first, rows_second, components, layout)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def _read(path: Path) -> dict[str, Array]:
+    """Read all arrays of a file by name."""
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "is not there"
+        raise UsageError(f"{path} {what}: give a file of embeddings.")
+    if path.suffix in (".npy", ".npz"):
+        return _read_numpy(path)
+    content = read_checkpoint(path)
+    if isinstance(content, Tensor):
+        return {"embeddings": content}
+    if isinstance(content, Mapping) and all(isinstance(v, Tensor) for v in content.values()):
+        return dict(content)
+    raise UsageError(f"{path} must hold tensors, got a {type(content).__name__}.")
+
+
+def _read_numpy(path: Path) -> dict[str, Array]:
+    try:
+        found: Any = np.load(path, mmap_mode="r", allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            return {"embeddings": found}
+        with found:
+            return {name: found[name] for name in found.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, KeyError) as error:
+        text = str(error)
+        if any(words in text for words in ("Object arrays", "Python objects", "allow_pickle")):
+            raise UsageError(
+                f"{path} must hold numbers, got Python objects, which are never unpickled, or no "
+                "array of NumPy's at all."
+            ) from error
+        raise UsageError(
+            f"{path} ({path.stat().st_size:,} bytes) must be a whole file of NumPy's, got one that "
+            f"is cut off or damaged: {' '.join(text.split())}"
+        ) from error
+
+
+def _rows(path: Path, arrays: Mapping[str, Array]) -> tuple[Array, Array | None]:
+    """Find the embeddings among the arrays of a file, and the positives if it has some."""
+    first, second = _first_of(arrays, FIRST), _first_of(arrays, SECOND)
+    others = [name for name in arrays if name not in (*FIRST, *SECOND, *IDS, PAIRS)]
+    if first is None and second is None and 1 <= len(others) <= 2:
+        rows = [arrays[name] for name in others]
+        return rows[0], rows[1] if len(rows) == 2 else None
+    if first is None:
+        raise UsageError(
+            f"{path} must hold an array named {', '.join(FIRST[:-1])} or {FIRST[-1]}, and may hold "
+            f"its positives as {' or '.join(SECOND[:2])}, got {', '.join(arrays) or 'none'}."
+        )
+    return first, second
+
+
+def _first_of(arrays: Mapping[str, Array], names: tuple[str, ...]) -> Array | None:
+    return next((arrays[name] for name in names if name in arrays), None)
+
+
+def _only(path: Path) -> Array:
+    """Read the one array of a file."""
+    arrays = _read(path)
+    if len(arrays) != 1:
+        raise UsageError(f"{path} must hold one array, got {', '.join(arrays) or 'none'}.")
+    return next(iter(arrays.values()))

@@ -1,0 +1,219 @@
+"""Encoders to be diagnosed: embeddings of two views of each test image."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from lightning.pytorch import LightningDataModule
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Subset
+
+from weince_lightning.checkpoints import load_encoder, read_encoder
+from weince_lightning.cli.arguments import UsageError
+from weince_lightning.diagnostics.embeddings import Embeddings
+from weince_lightning.evaluation.progress import progress_bar
+from weince_lightning.functional.candidates import Layout
+from weince_lightning.module import ContrastiveModule
+
+MAX_IMAGES = 10_000
+"""Images that are encoded; of more, a random part is."""
+HUBS = ("torchvision:", "timm:")
+
+
+class Encoder(NamedTuple):
+    """Something that maps images to embeddings."""
+
+    module: nn.Module
+    what: str
+    """"projections" or "features"."""
+    temperature: float | None
+    """That of the loss it was trained with, if that is known."""
+    layout: Layout | None
+    """Likewise."""
+
+
+def read_checkpoint_encoder(
+    path: Path, backbone: str | nn.Module | None, v1_stride: bool | None
+) -> Encoder:
+    """Read the encoder of a checkpoint, with its projection head where the file has one."""
+    encoder = load_encoder(path, backbone, v1_stride=v1_stride)
+    weights = read_encoder(path, backbone=backbone, v1_stride=v1_stride)
+    head = _rebuild_head(weights.projection_head)
+    temperature, layout = None, None
+    if weights.layout == "weince_lightning":
+        temperature, layout = _settings_of_loss(path, backbone)
+    if head is None:
+        return Encoder(encoder, "features", temperature, layout)
+    return Encoder(nn.Sequential(encoder, head).eval(), "projections", temperature, layout)
+
+
+def _rebuild_head(weights: dict[str, Tensor]) -> nn.Module | None:
+    """Build a head of linear layers, batch norms and ReLUs again from the names of its weights.
+
+    lightly's ``ProjectionHead`` numbers its layers; what has no weights is a ReLU.
+    """
+    layers: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in weights.items():
+        prefix, _, rest = name.partition(".")
+        digits, _, kind = rest.partition(".")
+        if prefix != "layers" or not digits.isdigit():
+            return None
+        layers.setdefault(int(digits), {})[kind] = tensor
+    if not layers:
+        return None
+    modules: list[nn.Module] = []
+    for number in range(max(layers) + 1):
+        found = layers.get(number)
+        module: nn.Module
+        if found is None:
+            module = nn.ReLU()
+        elif "running_mean" in found:
+            module = nn.BatchNorm1d(len(found["running_mean"]), affine="weight" in found)
+        elif "weight" in found and found["weight"].ndim == 2:
+            outputs, inputs = found["weight"].shape
+            module = nn.Linear(inputs, outputs, bias="bias" in found)
+        else:
+            return None
+        if found is not None:
+            module.load_state_dict(found)
+        modules.append(module)
+    return nn.Sequential(*modules)
+
+
+def _settings_of_loss(
+    path: Path, backbone: str | nn.Module | None
+) -> tuple[float | None, Layout | None]:
+    """Return temperature and layout of the loss in a checkpoint of a module, if it has such."""
+    given: dict[str, Any] = {"backbone": backbone} if isinstance(backbone, nn.Module) else {}
+    try:
+        loss = ContrastiveModule.load_from_checkpoint(path, map_location="cpu", **given).loss
+    except Exception:
+        # Whatever a foreign loss raises: the embeddings do not need it.
+        return None, None
+    temperature = getattr(loss, "temperature", None)
+    layout = getattr(loss, "layout", None)
+    return None if temperature is None else float(temperature), layout
+
+
+def build_hub_encoder(name: str, pretrained: bool) -> Encoder:
+    """Build a model of torchvision's or timm's, which takes the images it was made for.
+
+    Args:
+        name: ``torchvision:NAME`` or ``timm:NAME``.
+        pretrained: Whether to fetch its weights.
+
+    Raises:
+        UsageError: If there is no such model.
+    """
+    build = _torchvision if name.startswith("torchvision:") else _timm
+    module, size, mean, std = build(name.partition(":")[2], pretrained)
+    return Encoder(nn.Sequential(_Prepare(size, mean, std), module).eval(), "features", None, None)
+
+
+def _torchvision(name: str, pretrained: bool) -> tuple[nn.Module, int, Any, Any]:
+    models = import_module("torchvision.models")
+    try:
+        weights = models.get_model_weights(name).DEFAULT if pretrained else None
+        model = models.get_model(name, weights=weights)
+    except ValueError as error:
+        raise UsageError(f"SOURCE must be a model of torchvision: {error}") from error
+    # The last layer tells classes; what goes into it are the features.
+    for head in ("fc", "classifier", "heads", "head"):
+        if hasattr(model, head):
+            setattr(model, head, nn.Identity())
+            break
+    preset = weights.transforms() if weights is not None else None
+    size = preset.crop_size[0] if preset is not None else 224
+    return model, size, preset and preset.mean, preset and preset.std
+
+
+def _timm(name: str, pretrained: bool) -> tuple[nn.Module, int, Any, Any]:
+    try:
+        timm = import_module("timm")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("timm: needs timm: pip install weince-lightning[timm]") from error
+    try:
+        model = timm.create_model(name, pretrained=pretrained, num_classes=0)
+    except RuntimeError as error:
+        raise UsageError(
+            f"SOURCE must be a model of timm: {' '.join(str(error).split())}"
+        ) from error
+    config = timm.data.resolve_model_data_config(model)
+    return model, config["input_size"][-1], config["mean"], config["std"]
+
+
+class _Prepare(nn.Module):
+    """Bring images in [0, 1] of any size, grey or coloured, to what a pretrained model takes."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, size: int, mean: Any, std: Any) -> None:
+        super().__init__()
+        self.size = size
+        self.register_buffer("mean", torch.tensor(mean or (0.0, 0.0, 0.0)).view(3, 1, 1))
+        self.register_buffer("std", torch.tensor(std or (1.0, 1.0, 1.0)).view(3, 1, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Prepare ``(batch, 1 or 3, height, width)``."""
+        if images.shape[-2:] != (self.size, self.size):
+            images = nn.functional.interpolate(
+                images, (self.size, self.size), mode="bicubic", antialias=True
+            )
+        return (images.expand(-1, 3, -1, -1) - self.mean) / self.std
+
+
+def embed(
+    encoder: Encoder, data: LightningDataModule, device: str, layout: Layout | None, seed: int
+) -> Embeddings:
+    """Embed two views of each test image.
+
+    Args:
+        encoder: What embeds.
+        data: Whose ``test_dataloader`` gives ``(views, labels)`` with two views.
+        device: "auto", "cpu" or "cuda".
+        layout: Who is compared with whom; None for that of the encoder's loss, else "views".
+        seed: Of the random part of the images, where there are many.
+
+    Returns:
+        The embeddings, on the CPU.
+
+    Raises:
+        ValueError: If the loader gives something else.
+    """
+    has_gpu = device != "cpu" and torch.cuda.is_available()
+    place = torch.device("cuda" if has_gpu else "cpu")
+    data.prepare_data()
+    data.setup("test")
+    loader = _part(data.test_dataloader(), seed)
+    module = encoder.module.to(place)
+    views: list[tuple[Tensor, ...]] = []
+    with torch.inference_mode(), progress_bar("embeddings", len(loader)) as bar:
+        for batch in loader:
+            images = batch[0]
+            if not (isinstance(images, (list, tuple)) and len(images) == 2):
+                raise ValueError(
+                    "data must give (views, labels) with two views of each test image, got "
+                    f"{type(images).__name__}."
+                )
+            views.append(tuple(module(view.to(place)).flatten(1).cpu() for view in images))
+            bar.update()
+    first, second = (torch.cat(parts) for parts in zip(*views, strict=True))
+    return Embeddings(first, second, None, layout or encoder.layout or "views")
+
+
+def _part(loader: Any, seed: int) -> Any:
+    """Take a random part of many images."""
+    if not isinstance(loader, DataLoader) or len(loader.dataset) <= MAX_IMAGES:  # type: ignore[arg-type]
+        return loader
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.randperm(len(loader.dataset), generator=generator)[:MAX_IMAGES]  # type: ignore[arg-type]
+    return DataLoader(
+        Subset(loader.dataset, chosen.tolist()),
+        batch_size=loader.batch_size,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        worker_init_fn=loader.worker_init_fn,
+        generator=torch.Generator(),
+    )
