@@ -46,17 +46,9 @@ More:
 """
 
 
-COMMANDS = (
-    "fit",
-    "validate",
-    "test",
-    "predict",
-    "evaluate",
-    "diagnose",
-    "export",
-    "sweep",
-    "report",
-)
+OWN_ARGUMENTS = ("evaluate", "diagnose", "export", "sweep", "report")
+"""Commands that read their arguments themselves."""
+COMMANDS = ("fit", "validate", "test", "predict", *OWN_ARGUMENTS)
 
 
 class UsageError(Exception):
