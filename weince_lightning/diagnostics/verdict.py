@@ -134,7 +134,7 @@ def _link(diagnosis: Diagnosis) -> str:
     size = "p < 0.001" if link.p_value < 1e-3 else f"p = {link.p_value:.3f}"
     return (
         f"Fitted to {link.num_winners:,} positives among their negatives, the share of the Weibit "
-        f"in the link is λ = {link.lambda_hat:.2f} (95 % interval {_range(link.lambda_interval)}, "
+        f"in the link is λ = {link.lambda_hat:.3f} (95 % interval {_range(link.lambda_interval)}, "
         f"at τ = {link.temperature:g}; {size} against the softmax alone)."
     )
 
