@@ -39,15 +39,22 @@ class Images(Dataset):
 class Data(LightningDataModule):
     """48 training, 21 validation and 19 test images; its loaders draw from the global stream."""
 
-    def __init__(self, unlabelled: int = 0, num_val_loaders: int = 1, shuffle: bool = True):
+    def __init__(
+        self,
+        unlabelled: int = 0,
+        num_val_loaders: int = 1,
+        shuffle: bool = True,
+        num_val_images: int = 21,
+    ):
         super().__init__()
+        self.num_val_images = num_val_images
         self.shuffle = shuffle
         self.unlabelled = unlabelled
         self.num_val_loaders = num_val_loaders
         self.evaluated: list[str] = []
 
     def _loader(self, split: str, num_views: int, **options: Any) -> DataLoader:
-        size, seed = {"train": (48, 1), "val": (21, 2), "test": (19, 3)}[split]
+        size, seed = {"train": (48, 1), "val": (self.num_val_images, 2), "test": (19, 3)}[split]
         images = Images(size, seed, num_views, min(self.unlabelled, size))
         return DataLoader(images, **{"batch_size": 10, **options})
 

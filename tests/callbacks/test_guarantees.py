@@ -16,12 +16,12 @@ from weince_lightning.callbacks import (
 )
 
 MONITORS = {
-    "tail": lambda: [TailMonitor(every_n_steps=1, figure=True)],
+    "tail": lambda: [TailMonitor(every_n_steps=1, figure=True, fit_threshold=True)],
     "knn": lambda: [KNNMonitor()],
     "probe": lambda: [OnlineLinearProbe(num_classes=4)],
     "geometry": lambda: [GeometryMonitor()],
     "all": lambda: [
-        TailMonitor(every_n_steps=2, figure=True),
+        TailMonitor(every_n_steps=2, figure=True, fit_threshold=True),
         GeometryMonitor(),
         KNNMonitor(),
         KNNMonitor(name="knn_2"),

@@ -35,6 +35,17 @@ def test_the_geometry_is_that_of_one_process(ranks, case, max_samples):
         )
 
 
+def test_the_shape_of_the_tail_is_that_of_one_process(ranks):
+    whole = fit(1, 100)["metrics"]
+    names = ("tail/xi", "tail/xi_low", "tail/xi_high")
+    for rank in ranks:
+        found = rank["all"]["metrics"]
+        assert [found[name] for name in names] == pytest.approx(
+            [whole[name] for name in names], abs=1e-3
+        )
+    assert whole["tail/xi_low"] < whole["tail/xi"] < whole["tail/xi_high"]
+
+
 def test_the_bound_on_samples_was_felt(ranks):
     every, some = (ranks[0][case]["metrics"] for case in ("all", "some"))
     assert every["geometry/alignment"] != some["geometry/alignment"]

@@ -28,6 +28,7 @@ from two_processes import SIZE, network, pairs
 from weince_lightning import ContrastiveModule
 from weince_lightning.callbacks import TailMonitor
 from weince_lightning.callbacks.loggers import log_histograms
+from weince_lightning.extremes.pareto import fit_pareto
 from weince_lightning.losses import InfoNCELoss
 
 HISTOGRAMS = {"tail/lambda", "tail/beta_hat", "tail/rho", "tail/delta_aic"}
@@ -644,3 +645,60 @@ def test_processes_that_do_not_gather_draw_the_anchors_of_both(ranks):
 def test_every_n_steps_below_one_is_refused():
     with pytest.raises(ValueError, match="every_n_steps must be at least 1, got 0"):
         TailMonitor(every_n_steps=0)
+
+
+def test_the_tail_of_the_validation_samples_is_fitted_once_per_epoch(
+    make_trainer, make_module, make_data
+):
+    """What is logged is the fit to all projections of the epoch, with any loss."""
+
+    class Keep(Callback):
+        def __init__(self):
+            self.views, self.logged = [], []
+
+        def on_validation_epoch_start(self, trainer, pl_module):
+            self.views = []
+
+        def on_validation_batch_end(self, trainer, pl_module, outputs, *rest):
+            self.views.append(torch.stack(outputs["projections"], dim=1))
+
+        def on_validation_end(self, trainer, pl_module):
+            self.logged.append({n: float(v) for n, v in trainer.callback_metrics.items()})
+
+    keep = Keep()
+    module = make_module(InfoNCELoss())
+    module.validates_loss = True
+    trainer = make_trainer(callbacks=[TailMonitor(fit_threshold=True), keep], max_epochs=2)
+    data = make_data(num_val_images=60)
+    with pytest.warns(UserWarning, match="TailMonitor logs nothing"):
+        trainer.fit(module, data)
+    assert keep.logged.pop(0) == {}  # of the sanity check
+    assert len(keep.logged) == 2
+    unit = torch.nn.functional.normalize(torch.cat(keep.views), dim=2).numpy()
+    rows = np.concatenate([unit[:, 0], unit[:, 1]])
+    first, second = np.triu_indices(len(rows), 1)
+    different = first % 60 != second % 60
+    scores = (rows @ rows.T)[first[different], second[different]]
+    exceedances = scores[scores > np.quantile(scores, 0.99)] - np.quantile(scores, 0.99)
+    fit = fit_pareto(exceedances)
+    last = keep.logged[-1]
+    assert last["tail/xi"] == pytest.approx(fit.xi, abs=1e-3)
+    assert last["tail/xi_low"] < last["tail/xi"] < last["tail/xi_high"]
+    assert keep.logged[0]["tail/xi"] != last["tail/xi"]
+
+
+def test_without_projections_the_tail_is_not_fitted_and_says_so(
+    make_trainer, make_module, make_data
+):
+    trainer = make_trainer(callbacks=[TailMonitor(1, fit_threshold=True)], max_epochs=2)
+    with pytest.warns(UserWarning, match="TailMonitor fits no tail: validation_step must return"):
+        trainer.fit(make_module(), make_data())
+    assert "tail/xi" not in trainer.callback_metrics
+
+
+def test_too_few_samples_give_no_shape(make_trainer, make_module, make_data):
+    module = make_module()
+    module.validates_loss = True
+    trainer = make_trainer(callbacks=[TailMonitor(1, fit_threshold=True)], max_epochs=1)
+    trainer.fit(module, make_data())  # 21 samples, 8 exceedances
+    assert trainer.callback_metrics["tail/xi"].isnan()

@@ -10,6 +10,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from weince_lightning.callbacks.loggers import log_histograms, log_picture
 from weince_lightning.callbacks.tail_figure import draw_tails, render
 from weince_lightning.callbacks.tail_picture import is_readable, read_picture
+from weince_lightning.callbacks.tail_shape import TailShapeLog
 from weince_lightning.distributed import gather, row_counts
 
 
@@ -40,21 +41,33 @@ class TailMonitor(Callback):
     ``loss`` of the module, called with the two projections alone, as :class:`ContrastiveModule`
     does; no figure without.
 
+    With ``fit_threshold``, for any loss, ``tail/xi`` is the shape of a generalised Pareto
+    distribution fitted to the largest 1 % of the similarities of different samples of validation,
+    the first 1000 of them, and ``tail/xi_low`` and ``tail/xi_high`` its 95 % interval, see
+    :func:`~weince_lightning.extremes.threshold.fit_threshold`; below 0 the tail has an end. Each is
+    NaN where it can not be had, such as the interval at -1/2 and below. It needs ``projections``
+    from ``validation_step``.
+
     Args:
         every_n_steps: Optimizer steps between two looks, at least 1.
         figure: Whether to draw the figure at the end of every validation epoch.
+        fit_threshold: Whether to fit the tail at the end of every validation epoch.
 
     Raises:
         ValueError: If ``every_n_steps`` is below 1.
     """
 
-    def __init__(self, every_n_steps: int = 50, figure: bool = False) -> None:
+    def __init__(
+        self, every_n_steps: int = 50, figure: bool = False, fit_threshold: bool = False
+    ) -> None:
         if every_n_steps < 1:
             raise ValueError(f"every_n_steps must be at least 1, got {every_n_steps}.")
         self.every_n_steps = every_n_steps
         self.figure = figure
+        self.fit_threshold = fit_threshold
         self._next_step = 1
         self._validated: tuple[Any, Any] | None = None
+        self._shape = TailShapeLog()
         self._has_warned = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -104,14 +117,23 @@ class TailMonitor(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Keep what the figure shows."""
+        """Keep what the figure shows, and what the tail is fitted to."""
+        if self.fit_threshold and dataloader_idx == 0 and not trainer.sanity_checking:
+            self._shape.keep(outputs)
         if self.figure and batch_idx == dataloader_idx == 0 and not trainer.sanity_checking:
             projections = outputs.get("projections", ()) if _tail(outputs) is not None else ()
             self._validated = (projections, outputs["terms"]) if len(projections) == 2 else None
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draw the figure."""
-        if not self.figure or trainer.sanity_checking:
+        """Fit the tail, and draw the figure."""
+        if trainer.sanity_checking:
+            return
+        if self.fit_threshold and not self._shape.log(trainer, pl_module):
+            self._warn_once(
+                "TailMonitor fits no tail: validation_step must return projections, a pair with "
+                "one tensor per view, as ContrastiveModule does."
+            )
+        if not self.figure:
             return
         validated, self._validated = self._validated, None
         loss = getattr(pl_module, "loss", None)

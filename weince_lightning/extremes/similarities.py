@@ -88,10 +88,11 @@ def pool_similarities(
     )
 
 
-def view_tail(first: Floats, second: Floats) -> PooledSimilarities | None:
+def pool_views(first: Floats, second: Floats) -> PooledSimilarities | None:
     """Compare both views of each sample with both views of all others.
 
-    Samples whose rows are equal, as a distributed sampler repeats them, are no negatives.
+    A sample that comes again, as a distributed sampler repeats some, counts once; the order of the
+    samples changes nothing but rounding.
 
     Args:
         first: Unit vectors of the first view, shape ``(samples, features)``.
@@ -100,7 +101,7 @@ def view_tail(first: Floats, second: Floats) -> PooledSimilarities | None:
     Returns:
         The similarities; None if no two samples differ.
     """
-    _, labels = np.unique(first, axis=0, return_inverse=True)
-    samples = np.tile(np.arange(len(first)), 2)
-    both = Side(np.concatenate([first, second]), samples)
-    return pool_similarities(both, both, labels.ravel(), len(first), is_symmetric=True)
+    _, kept = np.unique(first, axis=0, return_index=True)
+    samples = np.arange(len(kept))
+    both = Side(np.concatenate([first[kept], second[kept]]), np.tile(samples, 2))
+    return pool_similarities(both, both, samples, len(kept), is_symmetric=True)

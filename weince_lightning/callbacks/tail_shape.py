@@ -1,0 +1,67 @@
+"""The shape of the validation samples' tail, once per epoch."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
+
+from weince_lightning.distributed import gather, row_counts, world_size
+from weince_lightning.extremes.similarities import pool_views
+from weince_lightning.extremes.threshold import fit_threshold
+from weince_lightning.functional.vectors import unit_vectors
+
+MAX_SAMPLES = 1000
+"""Samples of all processes that are compared with each other."""
+
+
+class TailShapeLog:
+    """Keeps the projections of a validation epoch, and logs the shape of their tail."""
+
+    def __init__(self) -> None:
+        self._kept: list[Tensor] = []
+        self._num_kept = 0
+
+    def keep(self, outputs: Any) -> None:
+        """Keep the projections of a batch, until there are enough."""
+        projections = outputs.get("projections", ()) if isinstance(outputs, dict) else ()
+        # Each process has its part of the first samples.
+        wanted = -(-MAX_SAMPLES // world_size())
+        if len(projections) == 2 and self._num_kept < wanted:
+            views = torch.stack([view.detach().float() for view in projections], dim=1)
+            self._kept.append(views[: wanted - self._num_kept])
+            self._num_kept += len(self._kept[-1])
+
+    def log(self, trainer: Trainer, pl_module: LightningModule) -> bool:
+        """Log the shape and its interval; every process must call it.
+
+        Returns:
+            Whether there were projections.
+        """
+        kept, self._kept, self._num_kept = self._kept, [], 0
+        widths = row_counts(kept[0].shape[2] if kept else 0, pl_module.device)
+        if max(widths) == 0:
+            return False
+        empty = torch.empty(0, 2, max(widths), device=pl_module.device)
+        everyone = gather(torch.cat([empty, *kept]))
+        found = [float("nan")] * 3
+        if trainer.is_global_zero:
+            found = _fit(everyone)
+        shape = trainer.strategy.broadcast(found)
+        for name, value in zip(("xi", "xi_low", "xi_high"), shape, strict=True):
+            pl_module.log(f"tail/{name}", value)
+        return True
+
+
+def _fit(views: Tensor) -> list[float]:
+    """Fit the tail, by random numbers of its own."""
+    finite = views[views.isfinite().all(dim=2).all(dim=1)]
+    unit = unit_vectors(finite).cpu().numpy()
+    pooled = pool_views(unit[:, 0], unit[:, 1])
+    if pooled is None:
+        return [float("nan")] * 3
+    fit = fit_threshold(pooled.tail, np.random.default_rng(0), num_resamples=200)
+    if fit.xi is None:
+        return [float("nan")] * 3
+    return [fit.xi, *(fit.xi_interval or (float("nan"), float("nan")))]
