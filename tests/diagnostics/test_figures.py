@@ -70,6 +70,7 @@ def test_a_tail_without_fit_is_drawn_without_a_line_and_says_so():
     diagnosis = diagnoses.plane()
     picture = draw(diagnosis)["exceedances"]
     assert diagnosis.threshold.note in picture.alt
+    assert "no fit" in picture.caption
     for axes in picture.figure().axes:
         assert not [each for each in axes.lines if "Pareto" in str(each.get_label())]
     assert "Pareto" not in str(

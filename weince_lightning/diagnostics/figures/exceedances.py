@@ -74,6 +74,7 @@ def draw_exceedances(diagnosis: Diagnosis) -> Picture | None:
             "(solid, ξ below 0) bends down towards an end; an exponential tail (dashed, the "
             "“Gumbel” case that the softmax stands for) goes on. Look which line the points "
             "follow at the right end; by eye the two differ little where ξ is near 0."
+            + ("" if fit.xi is not None else " Here the first has no fit.")
         ),
         alt=alt,
         plot=plot,
@@ -134,7 +135,7 @@ def _plot_fall(axes: Axes, exceedances: Floats, fit: ThresholdFit, colours: Colo
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(numticks=5))
         axis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel(f"exceedance: similarity − {fit.threshold:.3f}")
+    axes.set_xlabel(f"exceedance: similarity − {fit.threshold:.4g}")
     axes.set_ylabel("part that is exceeded")
 
 
