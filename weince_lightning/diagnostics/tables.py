@@ -1,0 +1,136 @@
+"""The numbers of a diagnosis as rows of tables, with their units."""
+
+from typing import NamedTuple
+
+from weince_lightning.diagnostics.diagnosis import Diagnosis
+
+
+class Row(NamedTuple):
+    """A row of a table."""
+
+    name: str
+    value: str
+    meaning: str
+    """What it is, with its unit."""
+
+
+def main_numbers(diagnosis: Diagnosis) -> list[Row]:
+    """List what the verdict rests on.
+
+    Args:
+        diagnosis: The numbers.
+
+    Returns:
+        Rows, "none" where a number is not applicable.
+    """
+    fit, pooled, goodness = diagnosis.threshold, diagnosis.pooled, diagnosis.goodness
+    part = f"{100 * (1 - fit.quantile):.2g} %"
+    rows = [
+        Row(
+            "mean",
+            f"{round(pooled.mean, 4) + 0.0:.4f}",
+            "of the similarities of all pairs of negatives (cosine)",
+        ),
+        Row("standard deviation", f"{pooled.standard_deviation:.4f}", "of the same (cosine)"),
+        Row("threshold", f"{fit.threshold:.4f}", f"similarity (cosine) that {part} lie above"),
+        Row("exceedances", f"{fit.num_exceedances:,}", "similarities above the threshold"),
+        Row("ξ", _number(fit.xi), "shape of the generalised Pareto fit, no unit"),
+        Row("95 % interval of ξ", _range(fit.xi_interval), "by drawing samples anew"),
+        Row("σ", _number(fit.sigma, 4), "scale of the generalised Pareto fit (cosine)"),
+        Row("endpoint", _number(fit.endpoint), "similarity (cosine) where the fitted tail ends"),
+        Row(
+            "p, exponential tail",
+            _p_value(fit.p_exponential),
+            "likelihood-ratio test of ξ = 0, as if exceedances were independent",
+        ),
+        Row(
+            "p, goodness of fit",
+            _p_value(None if goodness is None else goodness.p_value),
+            "Anderson-Darling test of the generalised Pareto fit",
+        ),
+    ]
+    laws = {
+        "gaussian": "Gaussian scores",
+        "sphere": f"uniform directions in {diagnosis.embeddings.dimension:,} dimensions",
+    }
+    for name, law in laws.items():
+        null = diagnosis.nulls.get(name)
+        value = "none" if null is None else f"{null.xi:.3f} ({_range(null.xi_range)})"
+        rows.append(
+            Row(f"ξ of {law}", value, "at the same threshold: median and what holds 95 %, no unit")
+        )
+    return rows + _numbers_of_batches(diagnosis)
+
+
+def _numbers_of_batches(diagnosis: Diagnosis) -> list[Row]:
+    """List what was found in batches."""
+    anchors, link = diagnosis.anchors, diagnosis.link
+    is_open = (anchors.gate > 0.5).double()
+    rows = [
+        Row("mean gate λ", f"{float(anchors.gate.mean()):.3f}", "of the anchors, in [0, 1]"),
+        Row("gates λ above 1/2", f"{100 * float(is_open.mean()):.1f} %", "of the anchors"),
+        Row("median β", f"{float(anchors.beta_hat.median()):.3f}", "Weibull slope, no unit"),
+        Row("median ρ", f"{float(anchors.rho.median()):.3f}", "1 − similarity of the hardest"),
+    ]
+    if link is not None:
+        rows += [
+            Row("λ of the link", _number(link.lambda_hat), "share of the Weibit, by the positives"),
+            Row("its 95 % interval", _range(link.lambda_interval), "by the profile likelihood"),
+            Row("θ of the link", _number(link.theta), "scale of its logit, no unit"),
+            Row("p, softmax alone", _p_value(link.p_value), "likelihood-ratio test of λ = 0"),
+        ]
+    return rows
+
+
+def settings(diagnosis: Diagnosis) -> list[Row]:
+    """List what was looked at and how.
+
+    Args:
+        diagnosis: What was found.
+
+    Returns:
+        Rows.
+    """
+    anchors, pooled, embeddings = diagnosis.anchors, diagnosis.pooled, diagnosis.embeddings
+    layouts = {
+        "views": "both embeddings of a sample with all others",
+        "pairs": "first embeddings with second ones, both ways",
+        "queries": "first embeddings with second ones, one way",
+    }
+    layout = ("none", "all pairs are negatives")
+    if embeddings.second is not None:
+        layout = (embeddings.layout, layouts[embeddings.layout])
+    rows = [
+        Row("samples", f"{embeddings.num_samples:,}", "rows of the embeddings"),
+        Row("dimension", f"{embeddings.dimension:,}", "features of each"),
+        Row("positives", *layout),
+        Row("duplicates", f"{diagnosis.census.num_duplicates:,}", "rows equal to an earlier one"),
+        Row("pooled anchors", f"{pooled.num_anchors:,}", "samples compared with many others"),
+        Row("pooled candidates", f"{pooled.num_candidates:,}", "samples they were compared with"),
+        Row("similarities", f"{pooled.tail.num_scores:,}", "of pairs of negatives, each once"),
+        Row("quantile", f"{diagnosis.threshold.quantile:g}", "part below the threshold"),
+        Row("batches", f"{anchors.num_batches:,}", f"of {anchors.batch_size:,} samples at random"),
+        Row("anchors", f"{len(anchors.gate):,}", "of all batches together"),
+        Row("negatives", f"{anchors.num_negatives:,}", "of an anchor, at most"),
+    ]
+    if diagnosis.link is not None:
+        rows.append(
+            Row("winners", f"{diagnosis.link.num_winners:,}", "positives of the link's fit")
+        )
+    return [
+        *rows,
+        Row("temperature τ", f"{diagnosis.temperature:g}", "of the softmax, no unit"),
+        Row("seed", f"{diagnosis.seed}", "of all that was drawn at random"),
+    ]
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return "none" if value is None else f"{value:.{digits}f}"
+
+
+def _p_value(value: float | None) -> str:
+    return "< 0.001" if value is not None and value < 1e-3 else _number(value)
+
+
+def _range(ends: tuple[float, float] | None) -> str:
+    return "none" if ends is None else f"{ends[0]:.3f} to {ends[1]:.3f}"
