@@ -35,6 +35,8 @@ from weince_lightning.cli.report import say
 from weince_lightning.cli.run_files import shown
 from weince_lightning.diagnostics.diagnosis import Diagnosis, diagnose
 from weince_lightning.diagnostics.embeddings import Embeddings
+from weince_lightning.diagnostics.figures import draw
+from weince_lightning.diagnostics.page import render_page
 from weince_lightning.diagnostics.verdict import Verdict, pronounce
 from weince_lightning.evaluation.progress import progress_bar
 from weince_lightning.functional.candidates import Layout
@@ -63,6 +65,7 @@ Writes report.html, diagnosis.json and the figures to ./diagnosis; a second run 
 """
 
 _OF_LAYERS = ("data", "device", "backbone", "v1_stride")
+KINDS: tuple[Literal["png", "svg"], ...] = ("png", "svg")
 _SIDES = ("positives", "pairs", "ids")
 _EXPECTED = (OSError, ValueError, TypeError, RuntimeError, ImportError)
 
@@ -98,7 +101,7 @@ def diagnose_source(arguments: Sequence[str]) -> None:
     except ValueError as error:
         raise UsageError(f"{source}: {error}") from error
     verdict = pronounce(found)
-    title = f"{Path(source).name if source[: source.find(':') + 1] not in HUBS else source}"
+    title = source if source.startswith(HUBS) else Path(source).name
     _write(folder, found, verdict, source, what)
     say(_summary(found, verdict, title, folder))
 
@@ -219,15 +222,26 @@ def _check_folder(folder: Path) -> None:
 
 
 def _write(folder: Path, diagnosis: Diagnosis, verdict: Verdict, source: str, what: str) -> None:
-    """Write the report in the place of an earlier one."""
+    """Write the report in the place of an earlier one, once all of it is there."""
     numbers = {
         "source": source,
         "embeddings": what,
         **diagnosis.numbers(),
         "verdict": {"headline": verdict.headline, "findings": verdict.findings},
     }
-    files = {"diagnosis.json": json.dumps(numbers, indent=2, allow_nan=False).encode() + b"\n"}
-    folder.mkdir(parents=True, exist_ok=True)
+    pictures = draw(diagnosis)
+    files = {
+        f"figures/{name}.{kind}": picture.render(kind)
+        for name, picture in pictures.items()
+        for kind in KINDS
+    }
+    files["report.html"] = render_page(diagnosis, verdict, pictures, source).encode()
+    files["diagnosis.json"] = json.dumps(numbers, indent=2, allow_nan=False).encode() + b"\n"
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    # An earlier report may have figures that this one has not.
+    for earlier in (folder / "figures").iterdir():
+        if f"figures/{earlier.name}" not in files and earlier.suffix[1:] in KINDS:
+            earlier.unlink()
     for name, content in files.items():
         with whole_file(folder / name) as file:
             file.write(content)

@@ -61,11 +61,11 @@ class Diagnosis(NamedTuple):
             "layout": None if self.embeddings.second is None else self.embeddings.layout,
             "duplicates": self.census.num_duplicates,
             "pooled": {
-                "similarities": self.pooled.similarities.tail.num_scores,
+                "similarities": self.pooled.tail.num_scores,
                 "anchors": self.pooled.num_anchors,
                 "candidates": self.pooled.num_candidates,
-                "mean": self.pooled.similarities.mean,
-                "standard_deviation": self.pooled.similarities.standard_deviation,
+                "mean": self.pooled.mean,
+                "standard_deviation": self.pooled.standard_deviation,
             },
             "threshold": {
                 **fit._asdict(),
@@ -159,9 +159,9 @@ def diagnose(
                 "ids must leave at least two samples that are negatives of each other, got the "
                 "same, or equal rows, for all."
             )
-        fit = done(fit_threshold(pooled.similarities.tail, generator, quantile))
-        stability = done(fit_stability(pooled.similarities.tail, generator))
-        goodness = done(goodness_of_fit(pooled.similarities.tail, fit, generator))
+        fit = done(fit_threshold(pooled.tail, generator, quantile))
+        stability = done(fit_stability(pooled.tail, generator))
+        goodness = done(goodness_of_fit(pooled.tail, fit, generator))
         nulls = done(_nulls(embeddings, pooled, fit, generator))
         link = profile = None
         if embeddings.second is not None:
@@ -185,10 +185,9 @@ def _nulls(
     if size < MIN_EXCEEDANCES:
         return {}
     found: dict[str, Null | None] = {}
-    scores = pooled.similarities
-    if scores.standard_deviation > 0:
+    if pooled.standard_deviation > 0:
         found["gaussian"] = gaussian_null(
-            scores.mean, scores.standard_deviation, size, fit.quantile, generator
+            pooled.mean, pooled.standard_deviation, size, fit.quantile, generator
         )
     if embeddings.dimension > 1:
         found["sphere"] = sphere_null(embeddings.dimension, size, fit.quantile, generator)

@@ -6,7 +6,8 @@ import numpy as np
 from torch import Tensor
 
 from weince_lightning.diagnostics.embeddings import Census, Embeddings, take
-from weince_lightning.extremes.similarities import PooledSimilarities, Side, pool_similarities
+from weince_lightning.extremes.similarities import Side, pool_similarities
+from weince_lightning.extremes.threshold import Tail
 from weince_lightning.functional.vectors import unit_vectors
 
 MAX_ANCHORS = 1000
@@ -18,8 +19,12 @@ MAX_CANDIDATES = 50_000
 class Pooled(NamedTuple):
     """Similarities of negatives, and of how many samples."""
 
-    similarities: PooledSimilarities
-    """Their tail, mean and standard deviation."""
+    tail: Tail
+    """The largest of them."""
+    mean: float
+    """Mean of all."""
+    standard_deviation: float
+    """Standard deviation of all."""
     num_anchors: int
     """Samples whose similarities to the others these are."""
     num_candidates: int
@@ -58,4 +63,4 @@ def pool(embeddings: Embeddings, census: Census, order: Tensor) -> Pooled | None
         num_anchors,
         is_symmetric=both_sides or embeddings.second is None,
     )
-    return None if found is None else Pooled(found, num_anchors, len(chosen))
+    return None if found is None else Pooled(*found, num_anchors, len(chosen))

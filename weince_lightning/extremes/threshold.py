@@ -106,9 +106,10 @@ def fit_threshold(
 
     The interval of the shape is that of the profile likelihood where scores are independent. The
     similarities of one sample are not: there, samples are drawn anew with replacement, and a
-    similarity counts as often as both of its samples were drawn together. The interval holds 95 %
-    of the shapes of ``num_resamples`` such draws, at the same threshold; it is wider than need be
-    where similarities hardly depend on each other (Owen, 2007).
+    similarity counts as often as both of its samples were drawn together. The interval spans 95 %
+    of the shapes of ``num_resamples`` such draws, at the same threshold, with the fit in the place
+    of their median; it is wider than need be where similarities hardly depend on each other (Owen,
+    2007).
 
     Args:
         tail: The largest scores.
@@ -155,8 +156,9 @@ def fit_threshold(
         if len(shapes) < num_resamples / 2:
             note = "no interval: most draws of samples have no fit"
         else:
-            low, high = np.quantile(shapes, (0.025, 0.975))
-            interval = float(low), float(high)
+            low, middle, high = np.quantile(shapes, (0.025, 0.5, 0.975))
+            # A draw has ties that the samples have not, which shifts all its shapes alike.
+            interval = float(fit.xi + low - middle), float(fit.xi + high - middle)
     return ThresholdFit(
         quantile=quantile,
         threshold=threshold,
