@@ -1,0 +1,240 @@
+"""What is compared with whom, against loops; the numbers of a diagnosis as a whole."""
+
+import json
+import math
+
+import diagnoses
+import numpy as np
+import pytest
+import reference
+import torch
+
+from weince_lightning import WEINCELoss
+from weince_lightning.diagnostics import anchors as anchors_module
+from weince_lightning.diagnostics import pooled as pooled_module
+from weince_lightning.diagnostics.anchors import known_tails, look_at_batches
+from weince_lightning.diagnostics.diagnosis import diagnose
+from weince_lightning.diagnostics.embeddings import Embeddings, take_census
+from weince_lightning.diagnostics.pooled import pool
+from weince_lightning.diagnostics.verdict import pronounce
+
+SAMPLES = 60
+LAYOUTS = ("alone", "views", "pairs", "queries")
+
+
+@pytest.fixture
+def make():
+    """Embeddings with an id that comes twice and a row that comes twice."""
+
+    def build(layout):
+        generator = np.random.default_rng(0)
+        first, second = generator.standard_normal((2, SAMPLES, 5))
+        first[30] = first[20]
+        ids = np.arange(SAMPLES)
+        ids[40] = 10
+        if layout == "alone":
+            return Embeddings(first, None, ids)
+        return Embeddings(first, second, ids, layout)
+
+    return build
+
+
+def cosine(a, b):
+    dot = sum(x * y for x, y in zip(a, b, strict=True))
+    return dot / math.sqrt(sum(x * x for x in a) * sum(y * y for y in b))
+
+
+def are_negatives(i, j):
+    return i != j and {i, j} not in ({30, 20}, {40, 10})
+
+
+def similarities_by_loops(embeddings, num_anchors):
+    """List each pair of negatives once."""
+    first, second = embeddings.first, embeddings.second
+    found = []
+    for i in range(num_anchors):
+        for j in range(SAMPLES):
+            if not are_negatives(i, j):
+                continue
+            if second is not None and embeddings.layout != "views":
+                found.append(cosine(first[i], second[j]))
+            elif j >= num_anchors or i < j:
+                sides = [first] if second is None else [first, second]
+                found += [cosine(one[i], other[j]) for one in sides for other in sides]
+    return sorted(found)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("num_rows", [1000, 30])
+def test_pooled_similarities_are_those_of_loops(make, layout, num_rows, monkeypatch):
+    """With all samples as anchors, and with the first ones alone."""
+    monkeypatch.setattr(pooled_module, "MAX_ANCHORS", num_rows)
+    embeddings = make(layout)
+    found = pool(embeddings, take_census(embeddings), torch.arange(SAMPLES))
+    num_anchors = min(SAMPLES, num_rows // 2 if layout == "views" else num_rows)
+    assert found.num_anchors == num_anchors
+    expected = similarities_by_loops(embeddings, num_anchors)
+    assert found.tail.num_scores == len(expected)
+    kept = len(found.tail.scores)
+    assert kept >= 0.025 * len(expected)
+    assert found.tail.scores == pytest.approx(expected[-kept:], abs=1e-12)
+    assert found.mean == pytest.approx(np.mean(expected))
+    assert found.standard_deviation == pytest.approx(np.std(expected))
+    pairs = found.tail.pairs
+    sides = [embeddings.first] if embeddings.second is None else embeddings.sides
+    for score, i, j in zip(found.tail.scores, pairs.first, pairs.second, strict=True):
+        assert are_negatives(i, j)
+        values = [cosine(one[i], other[j]) for one in sides for other in sides]
+        assert min(abs(score - value) for value in values) < 1e-12
+
+
+@pytest.mark.parametrize("layout", ["views", "pairs", "queries"])
+def test_evidence_is_what_the_loss_sees(make, layout):
+    embeddings = make(layout)
+    census = take_census(embeddings)
+    found = look_at_batches(embeddings, census, torch.arange(SAMPLES), 0.5)
+    views = [torch.from_numpy(side) for side in embeddings.sides]
+    tail = WEINCELoss(0.5, layout=layout).terms(*views, ids=census.labels).tail
+    for name in ("gate", "beta_hat", "rho", "delta_aic"):
+        assert torch.allclose(getattr(found, name), getattr(tail, name), rtol=1e-9), name
+    assert len(found.positive) == len(found.gate)
+    assert found.positive[:SAMPLES].tolist() == pytest.approx(
+        [cosine(a, b) for a, b in zip(embeddings.first, embeddings.second, strict=True)]
+    )
+    row = found.negatives[10]
+    sides = [embeddings.second] if layout != "views" else embeddings.sides
+    expected = [cosine(embeddings.first[10], side[j]) for side in sides for j in range(SAMPLES)
+                if are_negatives(10, j)]  # fmt: skip
+    assert sorted(row[row > -np.inf].tolist()) == pytest.approx(sorted(expected))
+
+
+def test_evidence_without_positives_is_that_of_the_equations(make):
+    embeddings = make("alone")
+    found = look_at_batches(embeddings, take_census(embeddings), torch.arange(SAMPLES), 0.5)
+    rows = embeddings.first
+    evidence = [
+        reference.evidence(
+            [max(1 - cosine(rows[i], rows[j]), 1e-6) for j in range(SAMPLES) if are_negatives(i, j)]
+        )
+        for i in range(SAMPLES)
+    ]
+    assert found.rho.tolist() == pytest.approx([each.rho for each in evidence])
+    assert found.beta_hat.tolist() == pytest.approx([each.beta_hat for each in evidence])
+    assert found.gate.tolist() == pytest.approx(reference.gates(evidence))
+    assert len(found.positive) == 0
+
+
+def test_shares_of_the_gradient_are_those_of_autograd(make):
+    """For the softmax at 0.5: derivatives of the loss by each similarity."""
+    embeddings = make("queries")
+    found = look_at_batches(embeddings, take_census(embeddings), torch.arange(SAMPLES), 0.5)
+    similarity = torch.tensor(
+        [[cosine(embeddings.first[0], embeddings.second[j])] for j in range(SAMPLES)]
+    )[:, 0].requires_grad_()
+    torch.log_softmax(similarity / 0.5, 0)[0].backward()
+    pull = similarity.grad[1:].abs().sort(descending=True).values
+    counts = [round(part * (SAMPLES - 1)) for part in (0.01, 0.05, 0.1)]
+    shares = [float(pull[: max(count, 1)].sum() / pull.sum()) for count in counts]
+    assert found.shares[0, 0].tolist() == pytest.approx(shares)
+
+
+def test_many_samples_are_looked_at_in_several_batches(monkeypatch):
+    monkeypatch.setattr(anchors_module, "BATCH_SIZE", 16)
+    generator = np.random.default_rng(0)
+    embeddings = Embeddings(*generator.standard_normal((2, 70, 5)))
+    found = look_at_batches(embeddings, take_census(embeddings), torch.randperm(70), 0.5)
+    assert (found.num_batches, found.batch_size, len(found.gate)) == (4, 16, 128)
+    assert found.num_negatives == 30
+
+
+def test_delta_aic_of_known_tails_is_large_for_all():
+    """It was simulated elsewhere with 510 scores: 171, 176, 156 and 174."""
+    found = known_tails(510, np.random.default_rng(0))
+    assert [*found.values()] == pytest.approx([171, 176, 156, 174], rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["pairs", "digits", "plane", "constant", "three"])
+def test_numbers_are_json_with_all_keys(name):
+    numbers = json.loads(json.dumps(getattr(diagnoses, name)().numbers(), allow_nan=False))
+    assert {"xi", "xi_interval", "sigma", "quantile", "endpoint"} <= set(numbers["threshold"])
+    assert {"lambda_hat", "lambda_interval", "p_value"} <= set(numbers["link"])
+    assert {"lambda_mean", "beta_hat_median", "rho_median"} <= set(numbers["tail"])
+    assert set(numbers["gradient_share"]) == {"softmax", "weibit", "weince"}
+    assert all(set(shares) == {"1", "5", "10"} for shares in numbers["gradient_share"].values())
+    assert {"samples", "dimension", "duplicates"} <= set(numbers)
+
+
+def test_a_seed_gives_the_same_numbers():
+    rows = np.random.default_rng(0).standard_normal((1200, 4))
+    one, other = (diagnose(Embeddings(rows), seed=3).numbers() for _ in range(2))
+    assert one == other
+    assert diagnose(Embeddings(rows), seed=4).numbers() != one
+
+
+def test_turned_and_scaled_embeddings_give_the_same_numbers():
+    generator = np.random.default_rng(0)
+    first, second = generator.standard_normal((2, 300, 6))
+    turn = np.linalg.qr(generator.standard_normal((6, 6)))[0]
+    scale = generator.uniform(0.1, 10, (300, 1))
+    one = diagnose(Embeddings(first, second)).numbers()
+    other = diagnose(Embeddings(scale * first @ turn, second @ turn)).numbers()
+    assert one["threshold"]["xi"] == pytest.approx(other["threshold"]["xi"], abs=1e-5)
+    assert one["link"]["theta"] == pytest.approx(other["link"]["theta"], rel=1e-5)
+    assert one["tail"]["lambda_mean"] == pytest.approx(other["tail"]["lambda_mean"], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"quantile": 0.5}, r"quantile must lie in \[0.98, 0.9999\], got 0.5"),
+        ({"temperature": 0.0}, "temperature must be a number above 0, got 0.0"),
+        ({"temperature": float("nan")}, "temperature must be a number above 0, got nan"),
+    ],
+)
+def test_wrong_settings_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        diagnose(Embeddings(np.eye(3)), **arguments)
+
+
+def test_ids_that_leave_no_negatives_are_refused():
+    with pytest.raises(ValueError, match="ids must leave at least two samples that are negatives"):
+        diagnose(Embeddings(np.eye(3), ids=np.ones(3, int)))
+
+
+def headline(rows):
+    return pronounce(diagnose(Embeddings(rows))).headline
+
+
+def test_the_verdict_tells_structure_from_none():
+    generator = np.random.default_rng(0)
+    assert "can not be told from that of scores without" in headline(
+        generator.standard_normal((1500, 256))
+    )
+    # Few dimensions end at 1 by geometry.
+    assert "no more so than that of uniform directions in 6" in headline(
+        generator.standard_normal((1500, 6))
+    )
+    # Near copies of some samples: more similar than all others.
+    rows = generator.standard_normal((1000, 64))
+    near = rows[:500] + 0.5 * generator.standard_normal((500, 64))
+    clusters = np.concatenate([rows, near])
+    assert "is heavier than that of scores without structure" in headline(clusters)
+    # All in a cap, and in few of the dimensions.
+    flat = np.zeros((1500, 64))
+    flat[:, :4] = generator.uniform(0.2, 1, (1500, 4))
+    assert "is shorter than that of scores without structure: it looks Weibull" in headline(flat)
+
+
+def test_the_verdict_names_the_numbers_and_leaves_delta_aic_out():
+    diagnosis = diagnoses.pairs()
+    text = " ".join(pronounce(diagnosis).findings)
+    fit, link = diagnosis.threshold, diagnosis.link
+    for number in (fit.xi, *fit.xi_interval, fit.endpoint, link.lambda_hat):
+        assert f"{number:.3f}" in text
+    for null in diagnosis.nulls.values():
+        assert f"{null.xi:.3f}" in text
+    assert "AIC" not in text
+
+
+def test_the_verdict_on_hardly_anything_is_none():
+    assert pronounce(diagnoses.three()).headline.startswith("No verdict on the tail: too few exc")
