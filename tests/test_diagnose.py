@@ -318,11 +318,10 @@ def test_timms_models_get_images_of_their_size():
         assert encoder.module(torch.rand(2, 1, 16, 16)).shape == (2, model.num_features)
 
 
-def test_of_many_images_a_part_is_embedded(monkeypatch):
-    monkeypatch.setattr(encoder_sources, "MAX_IMAGES", 50)
+def test_of_many_images_a_part_is_embedded():
     encoder = encoder_sources.Encoder(nn.Flatten(), "features", None, None)
     data = VisionData("digits", batch_size=16)
-    found = [embed(encoder, data, "cpu", None, seed).first for seed in (0, 0, 1)]
+    found = [embed(encoder, data, "cpu", None, seed, 50).first for seed in (0, 0, 1)]
     assert len(found[0]) == 50
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])

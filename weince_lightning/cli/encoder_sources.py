@@ -17,7 +17,7 @@ from weince_lightning.functional.candidates import Layout
 from weince_lightning.module import ContrastiveModule
 
 MAX_IMAGES = 10_000
-"""Images that are encoded; of more, a random part is."""
+"""Images that the command embeds."""
 HUBS = ("torchvision:", "timm:")
 
 
@@ -165,7 +165,12 @@ class _Prepare(nn.Module):
 
 
 def embed(
-    encoder: Encoder, data: LightningDataModule, device: str, layout: Layout | None, seed: int
+    encoder: Encoder,
+    data: LightningDataModule,
+    device: str,
+    layout: Layout | None,
+    seed: int,
+    max_images: int = MAX_IMAGES,
 ) -> Embeddings:
     """Embed two views of each test image.
 
@@ -175,6 +180,7 @@ def embed(
         device: "auto", "cpu" or "cuda".
         layout: Who is compared with whom; None for that of the encoder's loss, else "views".
         seed: Of the random part of the images, where there are many.
+        max_images: Images that are embedded; of more, a random part is.
 
     Returns:
         The embeddings, on the CPU.
@@ -186,7 +192,7 @@ def embed(
     place = torch.device("cuda" if has_gpu else "cpu")
     data.prepare_data()
     data.setup("test")
-    loader = _part(data.test_dataloader(), seed)
+    loader = _part(data.test_dataloader(), max_images, seed)
     module = encoder.module.to(place)
     views: list[tuple[Tensor, ...]] = []
     with torch.inference_mode(), progress_bar("embeddings", len(loader)) as bar:
@@ -203,12 +209,12 @@ def embed(
     return Embeddings(first, second, None, layout or encoder.layout or "views")
 
 
-def _part(loader: Any, seed: int) -> Any:
+def _part(loader: Any, size: int, seed: int) -> Any:
     """Take a random part of many images."""
-    if not isinstance(loader, DataLoader) or len(loader.dataset) <= MAX_IMAGES:  # type: ignore[arg-type]
+    if not isinstance(loader, DataLoader) or len(loader.dataset) <= size:  # type: ignore[arg-type]
         return loader
     generator = torch.Generator().manual_seed(seed)
-    chosen = torch.randperm(len(loader.dataset), generator=generator)[:MAX_IMAGES]  # type: ignore[arg-type]
+    chosen = torch.randperm(len(loader.dataset), generator=generator)[:size]  # type: ignore[arg-type]
     return DataLoader(
         Subset(loader.dataset, chosen.tolist()),
         batch_size=loader.batch_size,

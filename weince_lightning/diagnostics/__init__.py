@@ -1,1 +1,7 @@
 """Is the tail of an encoder's hard negatives Weibull? Numbers, figures and words."""
+
+from weince_lightning.diagnostics.diagnosis import Diagnosis, diagnose
+from weince_lightning.diagnostics.embeddings import Embeddings
+from weince_lightning.diagnostics.verdict import Verdict, pronounce
+
+__all__ = ["Diagnosis", "Embeddings", "Verdict", "diagnose", "pronounce"]
