@@ -175,7 +175,9 @@ def suggested(output):
 @pytest.mark.parametrize(
     ("pattern", "signals", "status", "steps"),
     [
-        (rb"Epoch 0: +83%", [signal.SIGTERM] * 2, 143, range(5, 12)),
+        pytest.param(
+            rb"Epoch 0: +83%", [signal.SIGTERM] * 2, 143, range(5, 12), marks=pytest.mark.slow
+        ),
         (rb"Epoch 1: +33%", [signal.SIGINT], 130, range(8, 12)),
         pytest.param(
             rb"Validation DataLoader 0: +0%",

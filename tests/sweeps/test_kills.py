@@ -58,6 +58,7 @@ def finished_one(work, name):
     return (work.output / "results" / f"{name}.json").is_file
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_stopped_and_killed_ends_with_the_results_of_an_undisturbed_one(
     finished, tmp_path
 ):
