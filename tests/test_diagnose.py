@@ -129,8 +129,17 @@ def test_positives_ids_and_pairs_come_from_the_file_or_from_others(rows):
         assert np.array_equal(found.second, rows[::-1])
         assert np.array_equal(found.ids, ids)
         assert found.layout == "pairs"
+    np.savez("unnamed.npz", a=rows, b=rows[::-1], c=ids)
+    torch.save([torch.from_numpy(rows), torch.from_numpy(rows[::-1].copy())], "list.pt")
+    assert holds_embeddings(Path("list.pt"))
+    for name, has_ids in (("unnamed.npz", True), ("list.pt", False)):
+        found = read_embeddings(Path(name), "views")
+        assert np.array_equal(np.asarray(found.second), rows[::-1])
+        assert (found.ids is not None) == has_ids
+    np.savez("unnamed_index.npz", a=rows, b=index)
     for found in (
         read_embeddings(Path("pairs.npz"), "views"),
+        read_embeddings(Path("unnamed_index.npz"), "views"),
         read_embeddings(x, "views", pairs=p),
     ):
         assert np.array_equal(found.first.numpy(), rows[[0, 2, 4]])
@@ -159,6 +168,7 @@ def write_bad_files(rows):
     np.save("flat.npy", rows[0])
     np.save("integers.npy", np.eye(4, dtype=int))
     np.savez("three.npz", a=rows, b=rows, c=rows)
+    np.savez("no_rows.npz", a=np.arange(4), pairs=np.zeros((3, 2), int))
     np.savez("shapes.npz", z0=rows, z1=rows[:9])
 
 
@@ -180,7 +190,8 @@ def write_bad_files(rows):
         ("same.npy", "must hold at least 2 distinct rows, got 5 times the same"),
         ("flat.npy", "must have shape (samples, features), got (6,)"),
         ("integers.npy", "must hold floating point numbers, got int64"),
-        ("three.npz", "must hold an array named embeddings, features, z0 or first"),
+        ("three.npz", "must hold one array of embeddings, or two whose rows are positives"),
+        ("no_rows.npz", "must hold an array of embeddings, best named embeddings, got a, pairs."),
         ("shapes.npz", "second must have the shape of first, (300, 6)"),
         ("nothing.npy", "is not there"),
         (".", "is a folder"),

@@ -27,7 +27,7 @@ def holds_embeddings(path: Path) -> bool:
     if path.suffix not in SUFFIXES:
         return False
     content = read_checkpoint(path)
-    if isinstance(content, Tensor):
+    if isinstance(content, (Tensor, list, tuple)):
         return True
     if not isinstance(content, Mapping) or not content:
         return False
@@ -47,9 +47,9 @@ def read_embeddings(
     """Read embeddings, mapped from the file where its format allows it.
 
     Args:
-        path: A ``.npy``, ``.npz``, ``.pt`` or ``.safetensors`` file. One with several arrays has
-            them under the names in ``FIRST``, ``SECOND``, ``IDS`` and ``PAIRS``; two arrays of
-            floating point numbers need no such names.
+        path: A ``.npy``, ``.npz``, ``.pt`` or ``.safetensors`` file. Of several arrays, those under
+            the names in ``FIRST``, ``SECOND``, ``IDS`` and ``PAIRS`` are what these say; others are
+            told by their kinds, two of embeddings by their order.
         layout: Who is compared with whom.
         positives: A file with the positive of each row, if ``path`` does not hold it.
         pairs: A file with an index of the rows that are positives of each other.
@@ -61,12 +61,12 @@ def read_embeddings(
     Raises:
         UsageError: If a file can not be read, or holds something else.
     """
-    arrays = _read(path)
-    first, second = _rows(path, arrays)
-    if positives is not None:
-        second = _only(positives)
-    index = _only(pairs) if pairs is not None else arrays.get(PAIRS)
-    numbers = _only(ids) if ids is not None else _first_of(arrays, IDS)
+    arrays = _sorted(path, _read(path))
+    for role, file in (("second", positives), (PAIRS, pairs), ("ids", ids)):
+        if file is not None:
+            arrays[role] = _only(file)
+    first, second = arrays["first"], arrays.get("second")
+    index, numbers = arrays.get(PAIRS), arrays.get("ids")
     try:
         if index is None:
             return Embeddings(first, second, numbers, layout)
@@ -88,9 +88,11 @@ def _read(path: Path) -> dict[str, Array]:
     content = read_checkpoint(path)
     if isinstance(content, Tensor):
         return {"embeddings": content}
+    if isinstance(content, (list, tuple)):
+        content = {f"array {place}": each for place, each in enumerate(content)}
     if isinstance(content, Mapping) and all(isinstance(v, Tensor) for v in content.values()):
         return dict(content)
-    raise UsageError(f"{path} must hold tensors, got a {type(content).__name__}.")
+    raise UsageError(f"{path} must hold tensors, got a {type(content).__name__} of other things.")
 
 
 def _read_numpy(path: Path) -> dict[str, Array]:
@@ -113,19 +115,32 @@ def _read_numpy(path: Path) -> dict[str, Array]:
         ) from error
 
 
-def _rows(path: Path, arrays: Mapping[str, Array]) -> tuple[Array, Array | None]:
-    """Find the embeddings among the arrays of a file, and the positives if it has some."""
-    first, second = _first_of(arrays, FIRST), _first_of(arrays, SECOND)
-    others = [name for name in arrays if name not in (*FIRST, *SECOND, *IDS, PAIRS)]
-    if first is None and second is None and 1 <= len(others) <= 2:
-        rows = [arrays[name] for name in others]
-        return rows[0], rows[1] if len(rows) == 2 else None
-    if first is None:
+def _sorted(path: Path, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Tell by their names, or else by their kinds, which array is what."""
+    names = {"first": FIRST, "second": SECOND, "ids": IDS, PAIRS: (PAIRS,)}
+    found = {role: _first_of(arrays, known) for role, known in names.items()}
+    for name, array in arrays.items():
+        if any(name in known for known in names.values()):
+            continue
+        is_float = "float" in str(array.dtype)
+        if is_float and array.ndim == 2:
+            role = "first" if found["first"] is None else "second"
+        else:
+            role = "ids" if array.ndim == 1 else PAIRS
+        if found[role] is not None:
+            raise UsageError(
+                f"{path} must hold one array of embeddings, or two whose rows are positives, "
+                f"best named {FIRST[0]} and {SECOND[0]}, got {', '.join(arrays)}."
+            )
+        found[role] = array
+    if found["first"] is None and len(arrays) == 1:
+        found = {"first": next(iter(arrays.values()))}  # whose kind or shape is refused
+    if found["first"] is None:
         raise UsageError(
-            f"{path} must hold an array named {', '.join(FIRST[:-1])} or {FIRST[-1]}, and may hold "
-            f"its positives as {' or '.join(SECOND[:2])}, got {', '.join(arrays) or 'none'}."
+            f"{path} must hold an array of embeddings, best named {FIRST[0]}, got "
+            f"{', '.join(arrays) or 'none'}."
         )
-    return first, second
+    return {role: array for role, array in found.items() if array is not None}
 
 
 def _first_of(arrays: Mapping[str, Array], names: tuple[str, ...]) -> Array | None:
