@@ -238,3 +238,21 @@ def test_the_verdict_names_the_numbers_and_leaves_delta_aic_out():
 
 def test_the_verdict_on_hardly_anything_is_none():
     assert pronounce(diagnoses.three()).headline.startswith("No verdict on the tail: too few exc")
+
+
+def test_the_verdict_says_where_the_fit_is_bad():
+    generator = np.random.default_rng(0)
+    rows = generator.standard_normal((1000, 32))
+    rows[:, 0] = 0
+    rows[:40] = rows[0] + 0.2 * generator.standard_normal((40, 32))  # one cluster of many
+    diagnosis = diagnose(Embeddings(rows))
+    assert diagnosis.goodness.p_value < 0.05
+    assert pronounce(diagnosis).headline.endswith("by a fit that the similarities do not bear out.")
+    assert "does not fit what lies above" in " ".join(pronounce(diagnosis).findings)
+
+
+def test_the_verdict_names_a_narrow_cone():
+    rows = np.random.default_rng(0).standard_normal((500, 16))
+    assert "narrow cone" not in " ".join(pronounce(diagnose(Embeddings(rows))).findings)
+    rows[:, 0] += 8
+    assert "narrow cone" in " ".join(pronounce(diagnose(Embeddings(rows))).findings)

@@ -2,6 +2,7 @@
 
 from weince_lightning.diagnostics.diagnosis import Diagnosis, diagnose
 from weince_lightning.diagnostics.embeddings import Embeddings
+from weince_lightning.diagnostics.figures import Picture, draw
 from weince_lightning.diagnostics.verdict import Verdict, pronounce
 
-__all__ = ["Diagnosis", "Embeddings", "Verdict", "diagnose", "pronounce"]
+__all__ = ["Diagnosis", "Embeddings", "Picture", "Verdict", "diagnose", "draw", "pronounce"]

@@ -7,6 +7,10 @@ from weince_lightning.diagnostics.diagnosis import Diagnosis
 _NULL_NAMES = {"gaussian": "Gaussian scores", "sphere": "uniform directions in {} dimensions"}
 
 
+REJECTED = 0.05
+"""p-value below which a fit counts as bad."""
+
+
 class Verdict(NamedTuple):
     """A diagnosis in words."""
 
@@ -28,8 +32,8 @@ def pronounce(diagnosis: Diagnosis) -> Verdict:
     Returns:
         The words.
     """
-    findings = [_shape(diagnosis), _endpoint(diagnosis), _goodness(diagnosis), _anchors(diagnosis)]
-    findings += [_link(diagnosis), _duplicates(diagnosis)]
+    sentences = (_shape, _endpoint, _goodness, _spread, _anchors, _link, _duplicates)
+    findings = [sentence(diagnosis) for sentence in sentences]
     return Verdict(_headline(diagnosis), [finding for finding in findings if finding])
 
 
@@ -41,20 +45,23 @@ def _headline(diagnosis: Diagnosis) -> str:
         return "No verdict on the tail: there is no null to compare its shape with."
     low, high = fit.xi_interval or (fit.xi, fit.xi)
     below = {name: high < null.xi_range[0] for name, null in diagnosis.nulls.items()}
-    tail = "The tail of the hard negatives"
+    words = "The tail of the hard negatives "
     if all(below.values()):
-        return f"{tail} is shorter than that of scores without structure: it looks Weibull."
-    if all(low > null.xi_range[1] for null in nulls):
-        return f"{tail} is heavier than that of scores without structure: it does not look Weibull."
-    if below.get("gaussian"):
-        return (
-            f"{tail} is shorter than that of Gaussian scores: it looks Weibull, but no more so "
-            f"than that of {_name('sphere', diagnosis)}."
+        words += "is shorter than that of scores without structure: it looks Weibull"
+    elif all(low > null.xi_range[1] for null in nulls):
+        words += "is heavier than that of scores without structure: it does not look Weibull"
+    elif below.get("gaussian"):
+        words += (
+            "is shorter than that of Gaussian scores: it looks Weibull, but no more so than that "
+            f"of {_name('sphere', diagnosis)}"
         )
-    return (
-        f"{tail} can not be told from that of scores without structure: no evidence that it is "
-        "Weibull."
-    )
+    else:
+        words += (
+            "can not be told from that of scores without structure: no evidence that it is Weibull"
+        )
+    if diagnosis.goodness is not None and diagnosis.goodness.p_value < REJECTED:
+        return f"{words}, by a fit that the similarities do not bear out."
+    return f"{words}."
 
 
 def _shape(diagnosis: Diagnosis) -> str:
@@ -104,11 +111,25 @@ def _goodness(diagnosis: Diagnosis) -> str:
     outcome = diagnosis.goodness
     if outcome is None:
         return ""
-    fits = "fits" if outcome.p_value >= 0.05 else "does not fit"
+    fits = "fits" if outcome.p_value >= REJECTED else "does not fit"
     return (
         f"A generalised Pareto distribution {fits} what lies above the threshold (Anderson-Darling "
         f"{outcome.statistic:.2f}, p = {outcome.p_value:.3f})."
     )
+
+
+def _spread(diagnosis: Diagnosis) -> str:
+    pooled = diagnosis.pooled
+    text = (
+        f"Similarities of negatives have mean {pooled.mean:.3f} and standard deviation "
+        f"{pooled.standard_deviation:.3f}."
+    )
+    if pooled.mean > 0.5:
+        text += (
+            " The embeddings lie in a narrow cone, as those of an untrained encoder do: all "
+            "of them are near the end."
+        )
+    return text
 
 
 def _anchors(diagnosis: Diagnosis) -> str:

@@ -96,6 +96,10 @@ class Picture:
             figure.savefig(file, format=kind, metadata=without)
         return file.getvalue()
 
+    def _repr_png_(self) -> bytes:
+        """Show it in a notebook."""
+        return self.render("png")
+
 
 def _settings(colours: Colours) -> dict[str, object]:
     """Return matplotlib's settings, so that those of the user have no say."""
