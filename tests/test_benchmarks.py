@@ -137,3 +137,22 @@ def test_epoch_speed_reports_both_libraries_on_both_augmentations(tmp_path):
     for row in rows:
         assert_summaries(row, "seconds", "ratio_to_lightly", "ratio_to_same_views")
     assert rows[1]["ratio_to_same_views"]["samples"] == [1, 1]
+
+
+@pytest.mark.slow
+def test_real_tails_writes_numbers_and_words_of_every_case_that_is_installed(tmp_path):
+    script = [sys.executable, "benchmarks/real_tails.py", "--output", tmp_path, "--samples", "300"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run(script, cwd=ROOT, env=environment, check=True, timeout=900)
+    summary = (tmp_path / "summary.md").read_text(encoding="utf-8")
+    cases = sorted(file.stem for file in tmp_path.glob("*.json"))
+    assert {"digits_trained", "digits_untrained"} <= set(cases)
+    assert len(cases) + summary.count("Left out: ") == 4
+    rows = [line for line in summary.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) == len(cases)
+    found = [json.loads((tmp_path / f"{case}.json").read_text()) for case in cases]
+    assert all(f" {case['dimension']} |" in summary for case in found)
+    assert summary.count("The tail of the hard negatives") == len(cases)
+    # The trained encoder has left the cone in which the untrained one lies.
+    means = {case: each["pooled"]["mean"] for case, each in zip(cases, found, strict=True)}
+    assert means["digits_trained"] < means["digits_untrained"] - 0.3

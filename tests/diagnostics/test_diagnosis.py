@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 
 import diagnoses
 import numpy as np
@@ -256,3 +258,38 @@ def test_the_verdict_names_a_narrow_cone():
     assert "narrow cone" not in " ".join(pronounce(diagnose(Embeddings(rows))).findings)
     rows[:, 0] += 8
     assert "narrow cone" in " ".join(pronounce(diagnose(Embeddings(rows))).findings)
+
+
+PEAK = """
+import re, sys, threading, time
+import numpy as np
+from weince_lightning.diagnostics import Embeddings, diagnose
+
+def used():
+    return int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1]) / 1024
+
+def watch():
+    while True:
+        peaks.append(used())
+        time.sleep(0.02)
+
+embeddings = Embeddings(np.load(sys.argv[1], mmap_mode="r"))
+before, peaks = used(), []
+threading.Thread(target=watch, daemon=True).start()
+diagnose(embeddings)
+print(max(peaks) - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_memory_does_not_grow_with_the_samples(tmp_path):
+    """100 and 400 MiB of embeddings; what grows is some bytes for each row."""
+    rows = np.random.default_rng(0).standard_normal((400_000, 256), dtype=np.float32)
+    peaks = []
+    for size in (100_000, 400_000):
+        np.save(tmp_path / "rows.npy", rows[:size])
+        script = [sys.executable, "-c", PEAK, tmp_path / "rows.npy"]
+        found = subprocess.run(script, check=True, capture_output=True, text=True)
+        peaks.append(float(found.stdout))
+    assert peaks[1] < peaks[0] + 100  # of 300 MiB more; 200 bytes for each row
