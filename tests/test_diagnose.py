@@ -132,6 +132,7 @@ def test_positives_ids_and_pairs_come_from_the_file_or_from_others(rows):
     np.savez("unnamed.npz", a=rows, b=rows[::-1], c=ids)
     torch.save([torch.from_numpy(rows), torch.from_numpy(rows[::-1].copy())], "list.pt")
     assert holds_embeddings(Path("list.pt"))
+    assert read_embeddings(Path("all.npz"), "pairs", ids=Path("none")).ids is None
     for name, has_ids in (("unnamed.npz", True), ("list.pt", False)):
         found = read_embeddings(Path(name), "views")
         assert np.array_equal(np.asarray(found.second), rows[::-1])

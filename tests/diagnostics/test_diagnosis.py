@@ -253,6 +253,13 @@ def test_the_verdict_says_where_the_fit_is_bad():
     assert "does not fit what lies above" in " ".join(pronounce(diagnosis).findings)
 
 
+def test_the_verdict_says_that_ids_were_used():
+    rows = np.random.default_rng(0).standard_normal((300, 6))
+    ids = np.arange(300) // 10
+    findings = " ".join(pronounce(diagnose(Embeddings(rows, ids=ids))).findings)
+    assert "By their ids the 300 samples show 30 different things" in findings
+
+
 def test_the_verdict_names_a_narrow_cone():
     rows = np.random.default_rng(0).standard_normal((500, 16))
     assert "narrow cone" not in " ".join(pronounce(diagnose(Embeddings(rows))).findings)

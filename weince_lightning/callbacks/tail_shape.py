@@ -47,18 +47,19 @@ class TailShapeLog:
         everyone = gather(torch.cat([empty, *kept]))
         found = [float("nan")] * 3
         if trainer.is_global_zero:
-            found = _fit(everyone)
+            layout = getattr(getattr(pl_module, "loss", None), "layout", "views")
+            found = _fit(everyone, across=layout != "views")
         shape = trainer.strategy.broadcast(found)
         for name, value in zip(("xi", "xi_low", "xi_high"), shape, strict=True):
             pl_module.log(f"tail/{name}", value)
         return True
 
 
-def _fit(views: Tensor) -> list[float]:
+def _fit(views: Tensor, across: bool) -> list[float]:
     """Fit the tail, by random numbers of its own."""
     finite = views[views.isfinite().all(dim=2).all(dim=1)]
     unit = unit_vectors(finite).cpu().numpy()
-    pooled = pool_views(unit[:, 0], unit[:, 1])
+    pooled = pool_views(unit[:, 0], unit[:, 1], across=across)
     if pooled is None:
         return [float("nan")] * 3
     fit = fit_threshold(pooled.tail, np.random.default_rng(0), num_resamples=200)

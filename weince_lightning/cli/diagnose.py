@@ -119,7 +119,8 @@ def _parser() -> ConciseParser:
     )  # fmt: skip
     parser.add_argument(
         "--ids", type=str | None, default=None,
-        help="a file with integers, what each row shows, such as class labels",
+        help="a file with integers, what each row shows, such as class labels; none passes over "
+        "those in SOURCE",
     )  # fmt: skip
     parser.add_argument(
         "--layout", type=Literal["views", "pairs", "queries"] | None, default=None,

@@ -18,6 +18,8 @@ FIRST = ("embeddings", "features", "z0", "first")
 SECOND = ("positives", "z1", "second")
 IDS = ("ids", "labels")
 PAIRS = "pairs"
+NO_IDS = Path("none")
+"""In the place of a file of ids: those of the source are not looked at."""
 
 
 def holds_embeddings(path: Path) -> bool:
@@ -53,7 +55,7 @@ def read_embeddings(
         layout: Who is compared with whom.
         positives: A file with the positive of each row, if ``path`` does not hold it.
         pairs: A file with an index of the rows that are positives of each other.
-        ids: A file with what each row shows.
+        ids: A file with what each row shows; ``NO_IDS`` passes over ids in ``path``.
 
     Returns:
         The embeddings, whose rows are not looked at yet.
@@ -62,6 +64,9 @@ def read_embeddings(
         UsageError: If a file can not be read, or holds something else.
     """
     arrays = _sorted(path, _read(path))
+    if ids == NO_IDS:
+        arrays.pop("ids", None)
+        ids = None
     for role, file in (("second", positives), (PAIRS, pairs), ("ids", ids)):
         if file is not None:
             arrays[role] = _only(file)

@@ -82,7 +82,7 @@ class Census(NamedTuple):
     """What a look at every row has found."""
 
     labels: Tensor
-    """What each sample shows, int64: equal for equal ids and for samples with an equal row."""
+    """What each sample shows, numbered from 0: equal for equal ids, and for an equal row; int64."""
     num_duplicates: int
     """Rows that an earlier row of the same array, with another id, equals to the last bit."""
     num_distinct: int

@@ -32,7 +32,7 @@ def pronounce(diagnosis: Diagnosis) -> Verdict:
     Returns:
         The words.
     """
-    sentences = (_shape, _endpoint, _goodness, _spread, _anchors, _link, _duplicates)
+    sentences = (_shape, _endpoint, _goodness, _spread, _anchors, _link, _ids, _duplicates)
     findings = [sentence(diagnosis) for sentence in sentences]
     return Verdict(_headline(diagnosis), [finding for finding in findings if finding])
 
@@ -157,6 +157,16 @@ def _link(diagnosis: Diagnosis) -> str:
         f"Fitted to {link.num_winners:,} positives among their negatives, the share of the Weibit "
         f"in the link is λ = {link.lambda_hat:.3f} (95 % interval {_range(link.lambda_interval)}, "
         f"at τ = {link.temperature:g}; {size} against the softmax alone)."
+    )
+
+
+def _ids(diagnosis: Diagnosis) -> str:
+    if diagnosis.embeddings.ids is None:
+        return ""
+    return (
+        f"By their ids the {diagnosis.embeddings.num_samples:,} samples show "
+        f"{int(diagnosis.census.labels.max()) + 1:,} different things; samples of one are not "
+        "counted as negatives of each other."
     )
 
 

@@ -88,20 +88,25 @@ def pool_similarities(
     )
 
 
-def pool_views(first: Floats, second: Floats) -> PooledSimilarities | None:
-    """Compare both views of each sample with both views of all others.
+def pool_views(first: Floats, second: Floats, *, across: bool) -> PooledSimilarities | None:
+    """Compare each sample with all others.
 
     A sample that comes again, as a distributed sampler repeats some, counts once; the order of the
     samples changes nothing but rounding.
 
     Args:
-        first: Unit vectors of the first view, shape ``(samples, features)``.
-        second: Those of the second view, same shape.
+        first: Unit vectors of the first view or side, shape ``(samples, features)``.
+        second: Those of the second, same shape.
+        across: Whether ``first`` is compared with ``second`` alone, as images with captions;
+            otherwise both with both.
 
     Returns:
         The similarities; None if no two samples differ.
     """
     _, kept = np.unique(first, axis=0, return_index=True)
-    samples = np.arange(len(kept))
-    both = Side(np.concatenate([first[kept], second[kept]]), np.tile(samples, 2))
-    return pool_similarities(both, both, samples, len(kept), is_symmetric=True)
+    first, second, samples = first[kept], second[kept], np.arange(len(kept))
+    if across:
+        rows, columns = Side(first, samples), Side(second, samples)
+    else:
+        rows = columns = Side(np.concatenate([first, second]), np.tile(samples, 2))
+    return pool_similarities(rows, columns, samples, len(kept), is_symmetric=not across)
