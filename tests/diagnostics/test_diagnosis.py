@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 
@@ -19,6 +20,7 @@ from weince_lightning.diagnostics.diagnosis import diagnose
 from weince_lightning.diagnostics.embeddings import Embeddings, take_census
 from weince_lightning.diagnostics.pooled import pool
 from weince_lightning.diagnostics.verdict import pronounce
+from weince_lightning.extremes.threshold import fit_threshold
 
 SAMPLES = 60
 LAYOUTS = ("alone", "views", "pairs", "queries")
@@ -84,9 +86,17 @@ def test_pooled_similarities_are_those_of_loops(make, layout, num_rows, monkeypa
     assert found.standard_deviation == pytest.approx(np.std(expected))
     pairs = found.tail.pairs
     sides = [embeddings.first] if embeddings.second is None else embeddings.sides
-    for score, i, j in zip(found.tail.scores, pairs.first, pairs.second, strict=True):
-        assert are_negatives(i, j)
-        values = [cosine(one[i], other[j]) for one in sides for other in sides]
+    # Things are numbered as they come: 30 shows what 20 does, and 40 what 10 does.
+    alike = {30: 20, 40: 10}
+    firsts = [i for i in range(SAMPLES) if i not in alike]
+    samples = [[j for j in range(SAMPLES) if alike.get(j, j) == i] for i in firsts]
+    assert pairs.num_things == len(firsts)
+    for score, one, other in zip(found.tail.scores, pairs.first, pairs.second, strict=True):
+        assert one != other
+        values = [
+            cosine(a[i], b[j])
+            for i in samples[one] for j in samples[other] for a in sides for b in sides
+        ]  # fmt: skip
         assert min(abs(score - value) for value in values) < 1e-12
 
 
@@ -99,8 +109,8 @@ def test_evidence_is_what_the_loss_sees(make, layout):
     tail = WEINCELoss(0.5, layout=layout).terms(*views, ids=census.labels).tail
     for name in ("gate", "beta_hat", "rho", "delta_aic"):
         assert torch.allclose(getattr(found, name), getattr(tail, name), rtol=1e-9), name
-    assert len(found.positive) == len(found.gate)
-    assert found.positive[:SAMPLES].tolist() == pytest.approx(
+    assert len(found.positive) == SAMPLES
+    assert found.positive.tolist() == pytest.approx(
         [cosine(a, b) for a, b in zip(embeddings.first, embeddings.second, strict=True)]
     )
     row = found.negatives[10]
@@ -190,6 +200,7 @@ def test_turned_and_scaled_embeddings_give_the_same_numbers():
     [
         ({"quantile": 0.5}, r"quantile must lie in \[0.98, 0.9999\], got 0.5"),
         ({"temperature": 0.0}, "temperature must be a number above 0, got 0.0"),
+        ({"seed": -1}, r"seed must lie in \[0, 2\*\*63\), got -1"),
         ({"temperature": float("nan")}, "temperature must be a number above 0, got nan"),
     ],
 )
@@ -209,22 +220,69 @@ def headline(rows):
 
 def test_the_verdict_tells_structure_from_none():
     generator = np.random.default_rng(0)
-    assert "can not be told from that of scores without" in headline(
+    assert "can not be told from that of Gaussian scores and uniform directions in 256" in headline(
         generator.standard_normal((1500, 256))
     )
     # Few dimensions end at 1 by geometry.
-    assert "no more so than that of uniform directions in 6" in headline(
-        generator.standard_normal((1500, 6))
+    assert "but not than that of uniform directions in 6 dimensions: it is as Weibull as" in (
+        headline(generator.standard_normal((1500, 6)))
     )
     # Near copies of some samples: more similar than all others.
     rows = generator.standard_normal((1000, 64))
     near = rows[:500] + 0.5 * generator.standard_normal((500, 64))
     clusters = np.concatenate([rows, near])
-    assert "is heavier than that of scores without structure" in headline(clusters)
+    assert "is heavier than that of Gaussian scores and uniform directions" in headline(clusters)
     # All in a cap, and in few of the dimensions.
     flat = np.zeros((1500, 64))
     flat[:, :4] = generator.uniform(0.2, 1, (1500, 4))
-    assert "is shorter than that of scores without structure: it looks Weibull" in headline(flat)
+    assert "uniform directions in 64 dimensions: it looks Weibull" in (headline(flat))
+    # In some of the dimensions alone: a Gaussian whose largest similarities end far from 1.
+    spectrum = np.arange(1, 513) ** -0.5
+    end = headline(generator.standard_normal((1500, 512)) * spectrum)
+    assert "it looks Weibull, but with its end at 0." in end
+
+
+def test_there_is_no_verdict_without_interval_on_few_exceedances():
+    found = [
+        diagnose(Embeddings(np.random.default_rng(seed).standard_normal((50, 5))), seed=seed)
+        for seed in range(8)
+    ]
+    without = [each for each in found if each.threshold.xi is not None
+               and each.threshold.xi_interval is None]  # fmt: skip
+    assert without
+    assert all("No verdict on the tail" in pronounce(each).headline for each in without)
+
+
+def test_repeated_samples_change_nothing():
+    rows = np.random.default_rng(5).standard_normal((300, 16))
+    once = diagnose(Embeddings(rows))
+    often = diagnose(Embeddings(np.tile(rows, (4, 1))))
+    assert often.census.num_duplicates == 900
+    assert often.threshold.num_exceedances == once.threshold.num_exceedances
+    assert often.threshold.xi == pytest.approx(once.threshold.xi, abs=1e-9)
+    assert often.pooled.tail.num_scores == once.pooled.tail.num_scores
+    assert len(often.anchors.gate) == len(once.anchors.gate) == 300
+
+
+def test_what_is_drawn_anew_are_things_and_not_samples():
+    """Ten near copies of each of 100 things: as ids say so, the interval is that of 100 things."""
+    generator = np.random.default_rng(0)
+    things = generator.standard_normal((100, 32))
+    rows = np.repeat(things, 10, axis=0) + 0.1 * generator.standard_normal((1000, 32))
+    found = diagnose(Embeddings(rows, ids=np.repeat(np.arange(100), 10)))
+    pairs = found.pooled.tail.pairs
+    assert (pairs.num_anchors, pairs.num_things) == (100, 100)
+    independent = fit_threshold(found.pooled.tail._replace(pairs=None), generator)
+    assert independent.xi == found.threshold.xi
+    width, other = (np.ptp(each.xi_interval) for each in (found.threshold, independent))
+    assert width > 4 * other
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-12, 1e20, 1e160, 1e200])
+def test_the_length_of_rows_changes_nothing(scale):
+    rows = np.random.default_rng(0).standard_normal((200, 6))
+    one, other = (diagnose(Embeddings(each)).threshold for each in (rows, rows * scale))
+    assert other.xi == pytest.approx(one.xi, abs=1e-6)
 
 
 def test_the_verdict_names_the_numbers_and_leaves_delta_aic_out():
@@ -239,7 +297,10 @@ def test_the_verdict_names_the_numbers_and_leaves_delta_aic_out():
 
 
 def test_the_verdict_on_hardly_anything_is_none():
-    assert pronounce(diagnoses.three()).headline.startswith("No verdict on the tail: too few exc")
+    assert pronounce(diagnoses.three()).headline == (
+        "No verdict on the tail: the largest scores are equal, so that none lies above the "
+        "threshold."
+    )
 
 
 def test_the_verdict_says_where_the_fit_is_bad():
@@ -249,7 +310,7 @@ def test_the_verdict_says_where_the_fit_is_bad():
     rows[:40] = rows[0] + 0.2 * generator.standard_normal((40, 32))  # one cluster of many
     diagnosis = diagnose(Embeddings(rows))
     assert diagnosis.goodness.p_value < 0.05
-    assert pronounce(diagnosis).headline.endswith("by a fit that the similarities do not bear out.")
+    assert re.search(r"; the fit is bad \(p = 0\.0\d\d\)\.$", pronounce(diagnosis).headline)
     assert "does not fit what lies above" in " ".join(pronounce(diagnosis).findings)
 
 

@@ -118,6 +118,12 @@ def test_fit_follows_the_unit_of_the_scores():
     assert other.sigma == pytest.approx(one.sigma * 1e-7, rel=1e-6)
 
 
+@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])
+def test_what_is_no_exceedance_is_refused(bad):
+    with pytest.raises(ValueError, match="exceedances must be greater than 0 and finite"):
+        fit_pareto(np.append(SMALL, bad))
+
+
 @pytest.mark.parametrize("values", [np.ones(50), np.arange(1.0, 10.0), np.empty(0)])
 def test_one_value_or_few_give_no_fit(values):
     assert fit_pareto(values) is None

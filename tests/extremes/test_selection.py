@@ -134,3 +134,18 @@ def test_similarities_of_one_stay_finite():
     fit = fit_link(positive, negatives, TEMPERATURE)
     assert math.isfinite(fit.log_likelihood)
     assert 0 <= fit.lambda_hat <= 1
+
+
+@pytest.mark.parametrize(
+    ("positive", "negatives", "temperature", "message"),
+    [
+        (np.ones(3), np.ones((2, 3)), 0.5, "negatives must have a row for each winner"),
+        (np.ones(3), np.ones(3), 0.5, "negatives must have a row for each winner"),
+        (np.full(3, 2.0), np.ones((3, 3)), 0.5, "must lie in"),
+        (np.ones(3), np.full((3, 3), np.nan), 0.5, "must lie in"),
+        (np.ones(3), np.ones((3, 3)), 0.0, "temperature must be a number above 0, got 0.0"),
+    ],
+)
+def test_wrong_arguments_are_named(positive, negatives, temperature, message):
+    with pytest.raises(ValueError, match=message):
+        fit_link(positive, negatives, temperature)

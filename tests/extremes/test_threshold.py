@@ -224,3 +224,23 @@ def test_goodness_of_fit_tells_a_tail_from_a_cluster(generator):
         np.concatenate([generator.beta(1, 4, 50_000), generator.normal(0.9, 0.003, 300)])
     )
     assert goodness_of_fit(lumps, fit_threshold(lumps, generator), generator).p_value < 0.01
+
+
+@pytest.mark.parametrize("scores", [[], [1.0, np.nan], [np.inf, 0.0]])
+def test_scores_that_can_not_be_used_are_refused(scores):
+    with pytest.raises(ValueError, match="scores must hold finite numbers, at least one"):
+        Tail.of(scores)
+
+
+def test_wrong_arguments_of_a_null_are_named(generator):
+    with pytest.raises(ValueError, match="standard_deviation must be a number above 0, got 0"):
+        gaussian_null(0.0, 0.0, 100, 0.99, generator)
+    with pytest.raises(ValueError, match="dimension must be at least 2, got 1"):
+        sphere_null(1, 100, 0.99, generator)
+    with pytest.raises(ValueError, match="num_exceedances must be at least 10, got 3"):
+        sphere_null(8, 3, 0.99, generator)
+
+
+def test_equal_scores_at_the_top_are_named(generator):
+    fit = fit_threshold(Tail.of(np.minimum(generator.random(1000), 0.9)), generator)
+    assert fit.note == "the largest scores are equal, so that none lies above the threshold"

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weince_lightning.diagnostics.embeddings import Census, Embeddings, take
+from weince_lightning.diagnostics.embeddings import Census, Embeddings, directions
 from weince_lightning.functional.candidates import (
     Candidates,
     Scores,
@@ -47,7 +47,8 @@ class Anchors(NamedTuple):
     shares: Tensor
     """Shares of the gradient on the hardest 1, 5 and 10 %, shape ``(anchors, links, parts)``."""
     positive: Tensor
-    """Similarity of each winner, shape ``(winners,)``; empty where no positives are known."""
+    """Similarity of each winner, the positive of an anchor of the first side, shape ``(winners,)``;
+    empty where no positives are known."""
     negatives: Tensor
     """Of its negatives, shape ``(winners, negatives)``, ``-inf`` where there are fewer."""
     num_batches: int
@@ -83,8 +84,10 @@ def look_at_batches(
         most = max(most, *(each.max_negatives for each in scores))
         columns.append(_evidence(scores, temperature))
         if embeddings.second is not None and num_winners < MAX_WINNERS:
-            winners += [_split(each) for each in scores]
-            num_winners += sum(len(each.similarity) for each in scores)
+            # Each positive once, although it is that of two anchors.
+            positive, negatives = _split(scores[0])
+            winners.append((positive[:size], negatives[:size]))
+            num_winners += size
     gate, beta_hat, rho, delta_aic, has_negatives, shares = (
         torch.cat(parts) for parts in zip(*columns, strict=True)
     )
@@ -107,7 +110,7 @@ def look_at_batches(
 def _groups(embeddings: Embeddings, batch: Tensor, labels: Tensor) -> list[Candidates]:
     """Say who is compared with whom in a batch."""
     ids = labels if len(np.unique(labels.numpy())) < len(labels) else None
-    rows = [take(side, batch) for side in embeddings.sides]
+    rows = [directions(side, batch) for side in embeddings.sides]
     if embeddings.second is not None:
         return build_candidates(rows[0], rows[1], embeddings.layout, ids)
     unit = unit_vectors(rows[0])

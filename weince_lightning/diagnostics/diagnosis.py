@@ -141,10 +141,13 @@ def diagnose(
         raise ValueError(f"quantile must lie in [0.98, 0.9999], got {quantile}.")
     if not 0 < temperature < float("inf"):
         raise ValueError(f"temperature must be a number above 0, got {temperature}.")
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"seed must lie in [0, 2**63), got {seed}.")
     make_bar = bar or _quiet
     with make_bar("rows", len(embeddings.sides) * embeddings.num_samples) as shown:
         census = take_census(embeddings, shown)
     order = torch.randperm(embeddings.num_samples, generator=torch.Generator().manual_seed(seed))
+    order = order[~census.is_repeated[order]]
     generator = np.random.default_rng(seed)
     with make_bar("diagnosis", 7) as shown:
 
@@ -161,6 +164,7 @@ def diagnose(
             )
         fit = done(fit_threshold(pooled.tail, generator, quantile))
         stability = done(fit_stability(pooled.tail, generator))
+        stability = [fit if each.quantile == quantile else each for each in stability]
         goodness = done(goodness_of_fit(pooled.tail, fit, generator))
         nulls = done(_nulls(embeddings, pooled, fit, generator))
         link = profile = None

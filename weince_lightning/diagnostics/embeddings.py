@@ -13,11 +13,11 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from weince_lightning.functional.candidates import Layout
-from weince_lightning.functional.vectors import MIN_NORM
 
 Array: TypeAlias = NDArray[Any] | Tensor
 """Rows in memory, or mapped from a file."""
 
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 BLOCK_BYTES = 2**25
 """How much of an array is read at once."""
 
@@ -83,10 +83,18 @@ class Census(NamedTuple):
 
     labels: Tensor
     """What each sample shows, numbered from 0: equal for equal ids, and for an equal row; int64."""
+    is_repeated: Tensor
+    """Whether an earlier sample has the same rows on all sides: it tells nothing new."""
     num_duplicates: int
     """Rows that an earlier row of the same array, with another id, equals to the last bit."""
     num_distinct: int
     """Distinct rows of all arrays."""
+
+
+def directions(array: Array, rows: Tensor) -> Tensor:
+    """Read rows scaled so that their largest number is 1: no length is too large or too small."""
+    found = take(array, rows)
+    return found / found.abs().amax(dim=1, keepdim=True)
 
 
 def take(array: Array, rows: slice | Tensor) -> Tensor:
@@ -121,7 +129,7 @@ def take_census(embeddings: Embeddings, progress: Any = None) -> Census:
         faults = {"finite": list[int](), "other than 0": list[int]()}
         for start, rows in _blocks(side):
             is_finite = rows.isfinite().all(dim=1)
-            is_zero = torch.linalg.vector_norm(rows, dim=1) < MIN_NORM
+            is_zero = ~rows.any(dim=1)
             for fault, is_at_fault in zip(faults, (~is_finite, is_zero), strict=True):
                 faults[fault] += (start + is_at_fault.nonzero()[:, 0]).tolist()
             # + 0: the two zeros are equal.
@@ -152,7 +160,10 @@ def take_census(embeddings: Embeddings, progress: Any = None) -> Census:
         len(np.unique(np.stack([group, ids]), axis=1).T) - len(np.unique(group)) for group in groups
     )
     linked = [*groups] if embeddings.ids is None else [*groups, ids]
-    return Census(torch.from_numpy(_join(linked)), num_duplicates, num_distinct)
+    _, first = np.unique(groups, axis=1, return_index=True)
+    is_repeated = torch.ones(embeddings.num_samples, dtype=torch.bool)
+    is_repeated[torch.from_numpy(first)] = False
+    return Census(torch.from_numpy(_join(linked)), is_repeated, num_duplicates, num_distinct)
 
 
 def _join(groups: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
@@ -179,9 +190,14 @@ def _blocks(array: Array) -> Iterator[tuple[int, Tensor]]:
 
 
 def _check_array(name: str, array: Array) -> None:
+    if not isinstance(array, (np.ndarray, Tensor)) or (
+        isinstance(array, Tensor) and array.layout != torch.strided
+    ):
+        kind_of = array.layout if isinstance(array, Tensor) else type(array).__name__
+        raise TypeError(f"{name} must be an array of NumPy's or a dense tensor, got {kind_of}.")
     shape = tuple(array.shape)
     kind = array.dtype
-    is_float = kind.is_floating_point if isinstance(kind, torch.dtype) else kind.kind == "f"
+    is_float = kind in _FLOATS if isinstance(kind, torch.dtype) else kind.kind == "f"
     if not is_float:
         raise TypeError(f"{name} must hold floating point numbers, got {kind}.")
     if len(shape) != 2 or shape[1] < 1:

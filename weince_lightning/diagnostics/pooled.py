@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from weince_lightning.diagnostics.embeddings import Census, Embeddings, take
+from weince_lightning.diagnostics.embeddings import Census, Embeddings, directions
 from weince_lightning.extremes.similarities import Side, pool_similarities
 from weince_lightning.extremes.threshold import Tail
 from weince_lightning.functional.vectors import unit_vectors
@@ -46,7 +46,7 @@ def pool(embeddings: Embeddings, census: Census, order: Tensor) -> Pooled | None
     rows_each = 2 if both_sides else 1
     chosen = order[: MAX_CANDIDATES // rows_each]
     num_anchors = min(len(order), MAX_ANCHORS // rows_each)
-    sides = [unit_vectors(take(side, chosen)).numpy() for side in embeddings.sides]
+    sides = [unit_vectors(directions(side, chosen)).numpy() for side in embeddings.sides]
     samples = np.arange(len(chosen))
     if both_sides:
         columns = Side(np.concatenate(sides), np.tile(samples, 2))

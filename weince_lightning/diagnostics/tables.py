@@ -57,7 +57,7 @@ def main_numbers(diagnosis: Diagnosis) -> list[Row]:
         null = diagnosis.nulls.get(name)
         value = "none" if null is None else f"{null.xi:.3f} ({_range(null.xi_range)})"
         rows.append(
-            Row(f"ξ of {law}", value, "at the same threshold: median and what holds 95 %, no unit")
+            Row(f"ξ of {law}", value, "at the same quantile: median and what holds 95 %, no unit")
         )
     return rows + _numbers_of_batches(diagnosis)
 

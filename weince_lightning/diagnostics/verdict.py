@@ -9,6 +9,10 @@ _NULL_NAMES = {"gaussian": "Gaussian scores", "sphere": "uniform directions in {
 
 REJECTED = 0.05
 """p-value below which a fit counts as bad."""
+NEAR_ONE = 0.9
+"""Least end that counts as that of WEINCE, a similarity of 1."""
+MIN_WITHOUT_INTERVAL = 500
+"""Fewest exceedances that a verdict without interval rests on."""
 
 
 class Verdict(NamedTuple):
@@ -38,30 +42,48 @@ def pronounce(diagnosis: Diagnosis) -> Verdict:
 
 
 def _headline(diagnosis: Diagnosis) -> str:
-    fit, nulls = diagnosis.threshold, [*diagnosis.nulls.values()]
+    fit = diagnosis.threshold
     if fit.xi is None:
         return f"No verdict on the tail: {fit.note}."
-    if not nulls:
+    if not diagnosis.nulls:
         return "No verdict on the tail: there is no null to compare its shape with."
-    low, high = fit.xi_interval or (fit.xi, fit.xi)
-    below = {name: high < null.xi_range[0] for name, null in diagnosis.nulls.items()}
-    words = "The tail of the hard negatives "
-    if all(below.values()):
-        words += "is shorter than that of scores without structure: it looks Weibull"
-    elif all(low > null.xi_range[1] for null in nulls):
-        words += "is heavier than that of scores without structure: it does not look Weibull"
-    elif below.get("gaussian"):
-        words += (
-            "is shorter than that of Gaussian scores: it looks Weibull, but no more so than that "
-            f"of {_name('sphere', diagnosis)}"
+    if fit.xi_interval is None and fit.num_exceedances < MIN_WITHOUT_INTERVAL:
+        return (
+            f"No verdict on the tail: {fit.num_exceedances} exceedances and no interval are too "
+            "little to compare."
         )
-    else:
-        words += (
-            "can not be told from that of scores without structure: no evidence that it is Weibull"
-        )
-    if diagnosis.goodness is not None and diagnosis.goodness.p_value < REJECTED:
-        return f"{words}, by a fit that the similarities do not bear out."
+    words, is_weibull = _compared(diagnosis, fit.xi_interval or (fit.xi, fit.xi))
+    if is_weibull and fit.endpoint is not None and fit.endpoint < NEAR_ONE:
+        words += f", but with its end at {fit.endpoint:.2f} and not at 1"
+    goodness = diagnosis.goodness
+    if goodness is not None and goodness.p_value < REJECTED:
+        return f"{words}; the fit is bad (p = {goodness.p_value:.3f})."
     return f"{words}."
+
+
+def _compared(diagnosis: Diagnosis, shape: tuple[float, float]) -> tuple[str, bool]:
+    """Compare the shape with the nulls; tell whether the tail looks Weibull."""
+    fit, nulls, (low, high) = diagnosis.threshold, diagnosis.nulls, shape
+    below = {name for name, null in nulls.items() if high < null.xi_range[0]}
+    above = {name for name, null in nulls.items() if low > null.xi_range[1]}
+    both = " and ".join(_name(name, diagnosis) for name in nulls)
+    tail = "The tail of the hard negatives "
+    seems = "is" if fit.xi_interval is not None else "seems, without an interval,"
+    if below == set(nulls):
+        return f"{tail}{seems} shorter than that of {both}: it looks Weibull", True
+    if above == set(nulls):
+        return f"{tail}{seems} heavier than that of {both}: it does not look Weibull", False
+    if "gaussian" in below:
+        sphere = _name("sphere", diagnosis)
+        return (
+            f"{tail}{seems} shorter than that of Gaussian scores, but not than that of {sphere}: "
+            "it is as Weibull as geometry alone makes it",
+            True,
+        )
+    return (
+        f"{tail}can not be told from that of {both}: no evidence that it is Weibull",
+        False,
+    )
 
 
 def _shape(diagnosis: Diagnosis) -> str:
@@ -82,7 +104,7 @@ def _shape(diagnosis: Diagnosis) -> str:
         for name, null in diagnosis.nulls.items()
     ]
     if nulls:
-        text += f" At the same threshold, as many {' and '.join(nulls)}."
+        text += f" Above the same quantile, as many {' and '.join(nulls)}."
     return text
 
 
@@ -100,7 +122,7 @@ def _endpoint(diagnosis: Diagnosis) -> str:
     ]
     text += f" ({', '.join(ends)})" if ends else ""
     text += "; WEINCE takes the end to be 1."
-    if fit.endpoint < 0.9:
+    if fit.endpoint < NEAR_ONE:
         text += (
             " That is far below 1: the shortfall 1 - s is not the distance to the end of this tail."
         )
@@ -156,7 +178,8 @@ def _link(diagnosis: Diagnosis) -> str:
     return (
         f"Fitted to {link.num_winners:,} positives among their negatives, the share of the Weibit "
         f"in the link is λ = {link.lambda_hat:.3f} (95 % interval {_range(link.lambda_interval)}, "
-        f"at τ = {link.temperature:g}; {size} against the softmax alone)."
+        f"at τ = {link.temperature:g}; {size} against the softmax alone, positives taken as "
+        "independent)."
     )
 
 

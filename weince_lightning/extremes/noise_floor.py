@@ -60,6 +60,8 @@ def noise_floor(
         >>> round(found.log_odds, 4), round(found.weibit_floor, 3), round(found.softmax_floor, 5)
         (1.7121, 7.136, 0.04515)
     """
+    if min(sizes) < 100:
+        raise ValueError(f"sizes must be at least 100, got {min(sizes)}.")
     scores = np.array(SCORES)
     weibit, softmax = -np.log(1 - scores), scores
     chances = special.softmax(BETA * weibit)

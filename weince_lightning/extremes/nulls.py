@@ -1,4 +1,4 @@
-"""What tails without any structure give at the same threshold: scores are compared with these.
+"""What Gaussian scores and uniform directions give at the same quantile, to compare with.
 
 A shape below 0 is no evidence of a Weibull tail by itself. At a quantile of 0.99 Gaussian scores
 give about -0.1, although their tail has no end.
@@ -10,14 +10,14 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from weince_lightning.extremes.pareto import Floats, fit_rows
+from weince_lightning.extremes.pareto import MIN_EXCEEDANCES, Floats, fit_rows
 
 NUM_REPLICATES = 200
 """Samples that are simulated of each."""
 
 
 class Null(NamedTuple):
-    """Fits to simulated scores of a known distribution, at the threshold of some others."""
+    """Fits to simulated scores of a known distribution, at the quantile of some others."""
 
     xi: float
     """Median shape."""
@@ -53,6 +53,8 @@ def gaussian_null(
         >>> round(null.xi, 1), null.xi_range[1] < 0
         (-0.1, True)
     """
+    if not 0 < standard_deviation < np.inf:
+        raise ValueError(f"standard_deviation must be a number above 0, got {standard_deviation}.")
     law = stats.norm(mean, standard_deviation)
     return _simulate(law.isf, num_exceedances, quantile, generator)
 
@@ -76,6 +78,8 @@ def sphere_null(
         What is fitted to them; None in 3 dimensions and less, whose shape of -1 and less has no
         fit, and where there are too few.
     """
+    if dimension < 2:
+        raise ValueError(f"dimension must be at least 2, got {dimension}.")
     half = (dimension - 1) / 2
     law = stats.beta(half, half, loc=-1, scale=2)
     return _simulate(law.isf, num_exceedances, quantile, generator)
@@ -88,6 +92,10 @@ def _simulate(
     generator: np.random.Generator,
 ) -> Null | None:
     """Draw exceedances of a known law, as counts in bins that are fine towards the end."""
+    if num_exceedances < MIN_EXCEEDANCES:
+        raise ValueError(
+            f"num_exceedances must be at least {MIN_EXCEEDANCES}, got {num_exceedances}."
+        )
     # Each bin holds 1 % less than all that lies above it, down to a hundredth of a score.
     levels = np.geomspace(1, 1e-2 / num_exceedances, 100 * int(np.log(100.0 * num_exceedances)))
     edges = np.append(levels, 0.0)

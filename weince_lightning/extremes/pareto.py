@@ -54,6 +54,9 @@ def fit_pareto(exceedances: Floats) -> ParetoFit | None:
     Args:
         exceedances: How far each score lies above the threshold, greater than 0, shape ``(n,)``.
 
+    Raises:
+        ValueError: If one is not greater than 0 and finite.
+
     Returns:
         The fit; None where the likelihood has no interior maximum, or where fewer than 10
         exceedances or a single value are no ground for one.
@@ -69,6 +72,8 @@ def fit_pareto(exceedances: Floats) -> ParetoFit | None:
         -0.26
     """
     values = np.asarray(exceedances, dtype=np.float64)
+    if not ((values > 0) & np.isfinite(values)).all():
+        raise ValueError("exceedances must be greater than 0 and finite, got some that are not.")
     if len(values) < MIN_EXCEEDANCES or values.max() == values.min():
         return None
     xi, sigma, log_likelihood = fit_rows(values[None])

@@ -52,6 +52,10 @@ def fit_link(positive: Floats, negatives: Floats, temperature: float = 0.5) -> L
             where there are fewer.
         temperature: Temperature :math:`\tau > 0`.
 
+    Raises:
+        ValueError: If shapes do not fit together, a similarity is out of its range, or the
+            temperature is not above 0.
+
     Returns:
         The fit, without numbers where the winners are always, or no more than by chance, the most
         similar.
@@ -135,7 +139,21 @@ class _Choice:
     """Winners among candidates, and the likelihood of a link."""
 
     def __init__(self, positive: Floats, negatives: Floats, temperature: float) -> None:
+        positive, negatives = np.asarray(positive), np.asarray(negatives)
+        if negatives.ndim != 2 or positive.shape != negatives.shape[:1]:
+            raise ValueError(
+                "negatives must have a row for each winner in positive, shape (winners, "
+                f"negatives), got {negatives.shape} for {positive.shape}."
+            )
+        if not 0 < temperature < np.inf:
+            raise ValueError(f"temperature must be a number above 0, got {temperature}.")
         similarity = np.column_stack([positive, negatives]).astype(np.float64)
+        is_absent = similarity[:, 1:] == -np.inf
+        if (
+            not (np.abs(similarity[:, :1]) <= 1 + 1e-6).all()
+            or not ((np.abs(similarity[:, 1:]) <= 1 + 1e-6) | is_absent).all()
+        ):
+            raise ValueError("positive and negatives must lie in [-1, 1], got others.")
         # Both logits order candidates alike, so that the hardest, as zero, bounds every blend.
         hardest = similarity.max(1, keepdims=True)
         self.is_hardest = similarity[:, 0] == hardest[:, 0]

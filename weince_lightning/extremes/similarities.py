@@ -46,8 +46,8 @@ def pool_similarities(
     Args:
         rows: Embeddings of the anchors, the samples 0 to ``num_anchors - 1``.
         columns: Embeddings of all samples.
-        labels: What each sample shows: those with equal labels, and so each sample and itself, are
-            no negatives of each other.
+        labels: What each sample shows, any integers: those with equal labels, and so each sample
+            and itself, are no negatives of each other.
         num_anchors: Samples that are anchors.
         is_symmetric: Whether each similarity of two anchors comes twice, as that of the one and the
             other: it counts once then.
@@ -79,7 +79,15 @@ def pool_similarities(
     places = np.flatnonzero(values >= least)
     places = places[np.argsort(values[places], kind="stable")]
     row, column = np.divmod(places, similarity.shape[1])
-    pairs = Pairs(rows.samples[row], columns.samples[column], num_anchors, len(labels))
+    # Numbered as they come: those of the anchors first.
+    _, first_seen, things = np.unique(labels, return_index=True, return_inverse=True)
+    things = np.argsort(np.argsort(first_seen))[things.ravel()]
+    pairs = Pairs(
+        things[rows.samples[row]],
+        things[columns.samples[column]],
+        int(things[:num_anchors].max()) + 1,
+        int(things.max()) + 1,
+    )
     mean = total / num_scores
     return PooledSimilarities(
         Tail(values[places].astype(np.float64), num_scores, pairs),

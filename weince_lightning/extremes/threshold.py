@@ -27,16 +27,16 @@ MOST_TESTED = 1000
 
 
 class Pairs(NamedTuple):
-    """Which two samples each kept similarity belongs to."""
+    """Which two things each kept similarity belongs to, such as images: what is drawn anew."""
 
     first: NDArray[np.int64]
-    """Number of the one sample, an anchor, in ``[0, num_anchors)``, shape ``(kept,)``."""
+    """Number of the one, an anchor's, in ``[0, num_anchors)``, shape ``(kept,)``."""
     second: NDArray[np.int64]
-    """Number of the other, in ``[0, num_samples)``, shape ``(kept,)``."""
+    """Number of the other, in ``[0, num_things)``, shape ``(kept,)``."""
     num_anchors: int
-    """Samples that were compared with all others."""
-    num_samples: int
-    """All samples, the anchors first."""
+    """Things of which a sample was compared with all others."""
+    num_things: int
+    """All things, those of the anchors first."""
 
 
 class Tail(NamedTuple):
@@ -51,8 +51,17 @@ class Tail(NamedTuple):
 
     @classmethod
     def of(cls, scores: Sequence[float] | Floats) -> "Tail":
-        """Keep all of some independent scores."""
-        values = np.sort(np.asarray(scores, dtype=np.float64))
+        """Keep all of some independent scores.
+
+        Raises:
+            ValueError: If there is none, or one is NaN or infinite.
+        """
+        values = np.sort(np.asarray(scores, dtype=np.float64).ravel())
+        if not len(values) or not np.isfinite(values).all():
+            raise ValueError(
+                f"scores must hold finite numbers, at least one, got {len(values)} of which "
+                f"{int((~np.isfinite(values)).sum())} are not finite."
+            )
         return cls(values, len(values))
 
     def threshold(self, quantile: float) -> float:
@@ -105,8 +114,9 @@ def fit_threshold(
     """Fit a generalised Pareto distribution to the scores above a quantile.
 
     The interval of the shape is that of the profile likelihood where scores are independent. The
-    similarities of one sample are not: there, samples are drawn anew with replacement, and a
-    similarity counts as often as both of its samples were drawn together. The interval spans 95 %
+    similarities of one sample are not, nor those of samples of one thing: there, things are drawn
+    anew with replacement, and a similarity counts as often as both of its things were drawn
+    together. The interval spans 95 %
     of the shapes of ``num_resamples`` such draws, at the same threshold, with the fit in the place
     of their median; it is wider than need be where similarities hardly depend on each other (Owen,
     2007).
@@ -138,11 +148,12 @@ def fit_threshold(
     exceedances = tail.scores[first:] - threshold
     fit = fit_pareto(exceedances)
     if fit is None:
-        note = (
-            f"too few exceedances, {len(exceedances)} where {MIN_EXCEEDANCES} are needed"
-            if len(exceedances) < MIN_EXCEEDANCES
-            else "the likelihood has no maximum with xi above -1"
-        )
+        if not len(exceedances):
+            note = "the largest scores are equal, so that none lies above the threshold"
+        elif len(exceedances) < MIN_EXCEEDANCES:
+            note = f"too few exceedances, {len(exceedances)} where {MIN_EXCEEDANCES} are needed"
+        else:
+            note = "the likelihood has no maximum with xi above -1"
         return ThresholdFit(
             quantile, threshold, len(exceedances), None, None, None, None, None, note
         )
@@ -293,7 +304,7 @@ def _shapes_of_draws(
     starts = _bin_starts(len(exceedances))
     sizes = np.diff(starts, append=len(exceedances))
     values = np.add.reduceat(exceedances, starts) / sizes
-    others = pairs.num_samples - pairs.num_anchors
+    others = pairs.num_things - pairs.num_anchors
     counts = np.empty((num_resamples, len(values)))
     for row in counts:
         # Anchors and the rest apart: otherwise the number of comparisons would vary.

@@ -102,12 +102,12 @@ def draw_stability(diagnosis: Diagnosis) -> Picture | None:
 
     return Picture(
         title="Shape over thresholds",
-        question="Does the shape depend on the threshold, and do scores without structure have it?",
+        question="Does the shape depend on the threshold, and do the nulls have it?",
         caption=(
             "ξ with its 95 % interval, for thresholds that rise to the right: below 0 the tail has "
             "an end. Where the points stay level the threshold does not matter. Only below the "
-            "bands, what Gaussian scores and random directions give at the same threshold, is the "
-            "tail shorter than one without structure."
+            "bands, what Gaussian scores and random directions give above the quantile used, is "
+            "the tail shorter than theirs."
         ),
         alt=f"The shape ξ with 95 % intervals over {len(fits)} thresholds: {listed}.{nulls}",
         plot=plot,
