@@ -90,9 +90,7 @@ def test_a_folder_of_other_files_is_left_alone(folder, rows, capsys):
     np.save("one.npy", rows)
     assert "--output must be a new folder" in refusal(capsys, "one.npy", "--output", ".")
     assert names(folder) == ["one.npy"]
-    assert "--output must be a folder, got the file" in refusal(
-        capsys, "one.npy", "--output", "one.npy"
-    )
+    assert "one.npy is no folder" in refusal(capsys, "one.npy", "--output", "one.npy")
 
 
 def test_every_kind_of_file_gives_the_same_rows(rows):
@@ -169,6 +167,7 @@ def write_bad_files(rows):
     np.save("flat.npy", rows[0])
     np.save("integers.npy", np.eye(4, dtype=int))
     np.savez("three.npz", a=rows, b=rows, c=rows)
+    np.save("scalar.npy", np.float64(1.0))
     np.savez("no_rows.npz", a=np.arange(4), pairs=np.zeros((3, 2), int))
     np.savez("shapes.npz", z0=rows, z1=rows[:9])
 
@@ -193,7 +192,8 @@ def write_bad_files(rows):
         ("integers.npy", "must hold floating point numbers, got int64"),
         ("three.npz", "must hold one array of embeddings, or two whose rows are positives"),
         ("no_rows.npz", "must hold an array of embeddings, best named embeddings, got a, pairs."),
-        ("shapes.npz", "second must have the shape of first, (300, 6)"),
+        ("scalar.npy", "embeddings must have shape (samples, features), got ()"),
+        ("shapes.npz", "positives must have the shape of embeddings, (300, 6)"),
         ("nothing.npy", "is not there"),
         (".", "is a folder"),
     ],
@@ -217,13 +217,23 @@ def test_a_bad_file_is_one_line_and_nothing_is_written(folder, rows, capsys, nam
         (["x.npy", "--layout", "all"], "layout"),
         (["x.npy", "--temprature", "1"], "temprature"),
         (["x.npy", "--positives", "nothing.npy"], "nothing.npy is not there"),
-        (["torchvision:nonsense", "-c", "data/digits"], "must be a model of torchvision"),
+        (
+            ["torchvision:nonsense", "-c", "data/digits"],
+            "must be a classification model of torchvision",
+        ),
         (["timm:nonsense", "-c", "data/digits"], "must be a model of timm"),
+        (["x.npy", "-c", "data/digits"], "-c and --data must not be given for x.npy"),
+        (["x.npy", "--layout", "pairs"], "--layout must not be given where no positives"),
+        (["x.npy", "--output", "x.npy/sub"], "x.npy is no folder"),
+        (["x.npy", "--output", "broken"], "broken is no folder"),
+        (["x.npy", "--seed", "-1"], "seed must lie in"),
+        (["torchvision:fcn_resnet50", "-c", "data/digits"], "must be a classification model"),
         (["torchvision:resnet18"], "must hold the settings of its data, got none"),
     ],
 )
 def test_a_wrong_argument_is_named(rows, capsys, arguments, message):
     np.save("x.npy", rows)
+    Path("broken").symlink_to("nowhere")
     assert message in refusal(capsys, *arguments)
 
 
@@ -328,6 +338,30 @@ def test_timms_models_get_images_of_their_size():
     assert encoder.module[0].size == timm.data.resolve_model_data_config(model)["input_size"][-1]
     with torch.no_grad():
         assert encoder.module(torch.rand(2, 1, 16, 16)).shape == (2, model.num_features)
+
+
+@pytest.mark.parametrize(
+    ("name", "features"),
+    [("squeezenet1_1", 512), ("vgg11", 4096), ("mobilenet_v3_small", 1024), ("vit_b_32", 768)],
+)
+def test_features_are_what_the_last_layer_gets(name, features):
+    encoder = build_hub_encoder(f"torchvision:{name}", pretrained=False)
+    with torch.no_grad():
+        assert encoder.module(torch.rand(1, 1, 16, 16)).flatten(1).shape == (1, features)
+
+
+def test_images_of_the_wrong_kind_are_named(folder):
+    torch.save(AuthorsSimCLR(resnet()).state_dict(), "released.pt")
+    encoder = read_checkpoint_encoder(folder / "released.pt", None, None)
+    with pytest.raises(ValueError, match=r"got \(1, 16, 16\) .* See --data.in_channels"):
+        embed(encoder, Few(channels=1), "cpu", None, 0)
+
+
+def test_what_is_beside_named_embeddings_is_passed_over(rows):
+    np.savez("extra.npz", embeddings=rows, mean=rows[0], step=3)
+    found = read_embeddings(Path("extra.npz"), "views")
+    assert np.array_equal(found.first, rows)
+    assert found.second is found.ids is None
 
 
 def test_of_many_images_a_part_is_embedded():

@@ -1,7 +1,9 @@
 """``weince diagnose``: is the tail of an encoder's hard negatives Weibull?"""
 
 import json
+import os
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -11,14 +13,17 @@ import yaml
 from weince_lightning.checkpoints.files import whole_file
 from weince_lightning.cli.arguments import UsageError
 from weince_lightning.cli.checkpoint_config import report_overrides
-from weince_lightning.cli.embedding_files import holds_embeddings, read_embeddings
+from weince_lightning.cli.embedding_files import (
+    holds_embeddings,
+    in_words_of_files,
+    read_embeddings,
+)
 from weince_lightning.cli.encoder_arguments import (
     Given,
     add_encoder_arguments,
     build,
     check_data_given,
     encoder_parser,
-    one_line,
     read_options,
     saved_settings,
     sort_arguments,
@@ -91,18 +96,26 @@ def diagnose_source(arguments: Sequence[str]) -> None:
             "weince diagnose --help."
         )
     source = given.positionals[0]
-    embeddings, what, options = _embeddings(parser, source, given)
-    folder = Path(options["output"])
-    _check_folder(folder)
     try:
+        embeddings, what, options = _embeddings(parser, source, given)
+        folder = Path(options["output"])
+        _check_folder(folder)
         found = diagnose(
             embeddings, options["temperature"], options["quantile"], options["seed"], progress_bar
         )
     except ValueError as error:
-        raise UsageError(f"{source}: {error}") from error
+        raise UsageError(f"{source}: {in_words_of_files(error)}") from error
+    except KeyboardInterrupt:
+        sys.stderr.write("\nweince: interrupted; nothing was written.\n")
+        raise SystemExit(130) from None
     verdict = pronounce(found)
     title = source if source.startswith(HUBS) else Path(source).name
-    _write(folder, found, verdict, source, what)
+    try:
+        _write(folder, found, verdict, source, what)
+    except OSError as error:
+        raise UsageError(
+            f"--output must be a folder that can be written to, got {folder}: {error.strerror}."
+        ) from error
     say(_summary(found, verdict, title, folder))
 
 
@@ -158,6 +171,10 @@ def _embeddings(
                 f"{'is a folder' if path.is_dir() else 'is not there'}."
             )
         if not is_hub and holds_embeddings(path):
+            if given.layers or any(option.startswith("--data") for option in given.options):
+                raise UsageError(
+                    f"-c and --data must not be given for {source}, which holds embeddings."
+                )
             config = read_options(parser, given, {})
             options = _options(config, None)
             files = {
@@ -165,12 +182,17 @@ def _embeddings(
                 for name in _SIDES
             }
             embeddings = read_embeddings(path, options["layout"] or "views", **files)
+            if options["layout"] is not None and embeddings.second is None:
+                raise UsageError(
+                    f"--layout must not be given where no positives are known, got "
+                    f"{options['layout']} for {source}."
+                )
             return embeddings, "embeddings", options
         return _embed(parser, source, given)
     except UsageError:
         raise
     except _EXPECTED as error:
-        text = one_line(error)
+        text = in_words_of_files(error)
         raise UsageError(text if source in text else f"{source}: {text}") from error
 
 
@@ -213,8 +235,12 @@ def _options(config: Any, encoder: Encoder | None) -> dict[str, Any]:
 
 def _check_folder(folder: Path) -> None:
     """Refuse to mix the report with files of other kinds."""
-    if folder.is_file():
-        raise UsageError(f"--output must be a folder, got the file {folder}.")
+    there = next(each for each in (folder, *folder.parents) if each.exists() or each.is_symlink())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        what = "can not be written to" if there.is_dir() else "is no folder"
+        raise UsageError(
+            f"--output must be a folder that can be written to, got {folder}: {there} {what}."
+        )
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "diagnosis.json").is_file():
         raise UsageError(
             f"--output must be a new folder, an empty one or that of an earlier diagnosis, got "
@@ -237,7 +263,9 @@ def _write(folder: Path, diagnosis: Diagnosis, verdict: Verdict, source: str, wh
         for kind in KINDS
     }
     files["report.html"] = render_page(diagnosis, verdict, pictures, source).encode()
-    files["diagnosis.json"] = json.dumps(numbers, indent=2, allow_nan=False).encode() + b"\n"
+    # First: by it the folder is known as that of a diagnosis.
+    content = json.dumps(numbers, indent=2, allow_nan=False).encode() + b"\n"
+    files = {"diagnosis.json": content, **files}
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     # An earlier report may have figures that this one has not.
     for earlier in (folder / "figures").iterdir():

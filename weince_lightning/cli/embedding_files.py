@@ -1,5 +1,6 @@
 """Files of embeddings: one array, or two of positives, with ids or an index of pairs."""
 
+import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from weince_lightning.checkpoints import read_checkpoint
 from weince_lightning.cli.arguments import UsageError
+from weince_lightning.cli.encoder_arguments import one_line
 from weince_lightning.diagnostics.embeddings import Array, Embeddings, pair_up
 from weince_lightning.functional.candidates import Layout
 
@@ -80,7 +82,14 @@ def read_embeddings(
         rows_first, rows_second, components = pair_up(first, index)
         return Embeddings(rows_first, rows_second, components, layout)
     except (ValueError, TypeError) as error:
-        raise UsageError(f"{path}: {error}") from error
+        raise UsageError(f"{path}: {in_words_of_files(error)}") from error
+
+
+def in_words_of_files(error: BaseException) -> str:
+    """Call the arrays in an error's message what files call them."""
+    names = {"first": FIRST[0], "second": SECOND[0]}
+    text = re.sub(r"\b(first|second) must\b", lambda m: f"{names[m[1]]} must", one_line(error))
+    return text.replace("the shape of first", f"the shape of {FIRST[0]}")
 
 
 def _read(path: Path) -> dict[str, Array]:
@@ -124,14 +133,19 @@ def _sorted(path: Path, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Tell by their names, or else by their kinds, which array is what."""
     names = {"first": FIRST, "second": SECOND, "ids": IDS, PAIRS: (PAIRS,)}
     found = {role: _first_of(arrays, known) for role, known in names.items()}
-    for name, array in arrays.items():
+    # Where the embeddings have a name, what has none is something else.
+    unnamed = [] if found["first"] is not None else [*arrays]
+    for name in unnamed:
+        array = arrays[name]
         if any(name in known for known in names.values()):
             continue
         is_float = "float" in str(array.dtype)
         if is_float and array.ndim == 2:
             role = "first" if found["first"] is None else "second"
-        else:
+        elif array.ndim in (1, 2) and len(arrays) > 1:
             role = "ids" if array.ndim == 1 else PAIRS
+        else:
+            continue
         if found[role] is not None:
             raise UsageError(
                 f"{path} must hold one array of embeddings, or two whose rows are positives, "

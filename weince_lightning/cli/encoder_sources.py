@@ -1,5 +1,8 @@
 """Encoders to be diagnosed: embeddings of two views of each test image."""
 
+import difflib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +14,7 @@ from torch.utils.data import DataLoader, Subset
 
 from weince_lightning.checkpoints import load_encoder, read_encoder
 from weince_lightning.cli.arguments import UsageError
+from weince_lightning.cli.encoder_arguments import one_line
 from weince_lightning.diagnostics.embeddings import Embeddings
 from weince_lightning.evaluation.progress import progress_bar
 from weince_lightning.functional.candidates import Layout
@@ -113,16 +117,22 @@ def build_hub_encoder(name: str, pretrained: bool) -> Encoder:
 
 def _torchvision(name: str, pretrained: bool) -> tuple[nn.Module, int, Any, Any]:
     models = import_module("torchvision.models")
-    try:
-        weights = models.get_model_weights(name).DEFAULT if pretrained else None
+    known = models.list_models(module=models)
+    if name not in known:
+        near = ", ".join(difflib.get_close_matches(name, known, n=3)) or "resnet18"
+        raise UsageError(
+            f"SOURCE must be a classification model of torchvision, got {name!r}. Near: {near}."
+        )
+    weights = models.get_model_weights(name).DEFAULT if pretrained else None
+    with _fetching(name):
         model = models.get_model(name, weights=weights)
-    except ValueError as error:
-        raise UsageError(f"SOURCE must be a model of torchvision: {error}") from error
-    # The last layer tells classes; what goes into it are the features.
-    for head in ("fc", "classifier", "heads", "head"):
-        if hasattr(model, head):
-            setattr(model, head, nn.Identity())
-            break
+    # The last linear layer tells classes; what goes into it are the features.
+    linear = [key for key, module in model.named_modules() if isinstance(module, nn.Linear)]
+    if linear:
+        parent, _, own = linear[-1].rpartition(".")
+        setattr(model.get_submodule(parent), own, nn.Identity())
+    else:  # SqueezeNet's classes are a convolution's
+        model.classifier = nn.AdaptiveAvgPool2d(1)
     preset = weights.transforms() if weights is not None else None
     size = preset.crop_size[0] if preset is not None else 224
     return model, size, preset and preset.mean, preset and preset.std
@@ -134,13 +144,26 @@ def _timm(name: str, pretrained: bool) -> tuple[nn.Module, int, Any, Any]:
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("timm: needs timm: pip install weince-lightning[timm]") from error
     try:
-        model = timm.create_model(name, pretrained=pretrained, num_classes=0)
+        with _fetching(name):
+            model = timm.create_model(name, pretrained=pretrained, num_classes=0)
     except RuntimeError as error:
         raise UsageError(
             f"SOURCE must be a model of timm: {' '.join(str(error).split())}"
         ) from error
     config = timm.data.resolve_model_data_config(model)
     return model, config["input_size"][-1], config["mean"], config["std"]
+
+
+@contextmanager
+def _fetching(name: str) -> Iterator[None]:
+    """Say what helps where weights can not be fetched."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"the weights of {name} can not be fetched ({one_line(error)}). Fetch them where there "
+            "is a network and copy the cache, or give --pretrained false."
+        ) from error
 
 
 class _Prepare(nn.Module):
@@ -203,7 +226,14 @@ def embed(
                     "data must give (views, labels) with two views of each test image, got "
                     f"{type(images).__name__}."
                 )
-            views.append(tuple(module(view.to(place)).flatten(1).cpu() for view in images))
+            try:
+                views.append(tuple(module(view.to(place)).flatten(1).cpu() for view in images))
+            except RuntimeError as error:
+                raise ValueError(
+                    "data must give images that the encoder takes, got "
+                    f"{tuple(images[0].shape[1:])} (channels, height, width): {error} See "
+                    "--data.in_channels and --data.image_size."
+                ) from error
             bar.update()
     first, second = (torch.cat(parts) for parts in zip(*views, strict=True))
     return Embeddings(first, second, None, layout or encoder.layout or "views")
