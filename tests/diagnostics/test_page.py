@@ -174,7 +174,7 @@ def test_what_is_not_drawn_is_named_with_the_reason(page):
     lacking = page_of(diagnoses.three())
     outline = Outline(lacking)
     assert "Not drawn: exceedances, link, mean excess, quantiles, stability" in lacking
-    assert "0 where 10 are needed" in outline.texts["p"][1]
+    assert "none lies above the threshold" in outline.texts["p"][1]
     assert "no positives are known" in outline.texts["p"][1]
     assert outline.texts["h2"][0] == "In batches"
     assert rows_of(lacking, "Numbers")["ξ"] == "none"
