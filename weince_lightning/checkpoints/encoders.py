@@ -115,9 +115,13 @@ def load_encoder(
         >>> load_encoder(f"{folder.name}/grey.pt")(torch.zeros(2, 1, 32, 32)).shape
         torch.Size([2, 512])
     """
-    weights = read_encoder(path, backbone=backbone, **arguments)
+    return build_known(read_encoder(path, backbone=backbone, **arguments))
+
+
+def build_known(weights: EncoderWeights) -> nn.Module:
+    """Build an encoder and load its weights, or name what must be told; see `load_encoder`."""
     if unknown := weights.unknown:
-        raise ValueError(f"{unknown} must be given for {path}: {_WHY_UNKNOWN[unknown]}")
+        raise ValueError(f"{unknown} must be given for {weights.path}: {_WHY_UNKNOWN[unknown]}")
     return build(weights)
 
 

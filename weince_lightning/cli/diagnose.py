@@ -2,17 +2,13 @@
 
 import json
 import os
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from weince_lightning.checkpoints.files import whole_file
 from weince_lightning.cli.arguments import UsageError
-from weince_lightning.cli.checkpoint_config import report_overrides
 from weince_lightning.cli.embedding_files import (
     holds_embeddings,
     in_words_of_files,
@@ -26,6 +22,7 @@ from weince_lightning.cli.encoder_arguments import (
     encoder_parser,
     read_options,
     saved_settings,
+    show_help_if_asked,
     sort_arguments,
 )
 from weince_lightning.cli.encoder_sources import (
@@ -48,8 +45,8 @@ from weince_lightning.functional.candidates import Layout
 
 _DESCRIPTION = """\
 Find out whether the tail of the hard negatives' similarities is what WEINCE takes it for: Weibull,
-with an end. Fits peaks over a threshold, compares their shape with that of scores without
-structure, looks at batches as WEINCE would, and fits the link where positives are known.
+with an end. Fits peaks over a threshold, compares their shape with that of Gaussian scores and of
+uniform directions, looks at batches as WEINCE would, and fits the link where positives are known.
 
 SOURCE is a file of embeddings (.npy, .npz, .pt, .safetensors), a checkpoint (of `weince fit`, the
 paper's released code or lightly's SimCLR), torchvision:NAME or timm:NAME. An encoder embeds two
@@ -85,9 +82,7 @@ def diagnose_source(arguments: Sequence[str]) -> None:
         UsageError: If the arguments or the embeddings make no sense.
     """
     parser = _parser()
-    for argument in arguments:
-        if re.fullmatch(r"-h|--help|--\w+\.help(=.*)?", argument):
-            parser.parse_args([argument])
+    show_help_if_asked(parser, arguments)
     given = sort_arguments(arguments, _OF_LAYERS)
     if len(given.positionals) != 1:
         raise UsageError(
@@ -175,7 +170,7 @@ def _embeddings(
                 raise UsageError(
                     f"-c and --data must not be given for {source}, which holds embeddings."
                 )
-            config = read_options(parser, given, {})
+            config, _ = read_options(parser, given)
             options = _options(config, None)
             files = {
                 name: None if getattr(config, name) is None else Path(getattr(config, name))
@@ -202,10 +197,7 @@ def _embed(
     """Embed test images by an encoder."""
     saved, settings = (None, {}) if source.startswith(HUBS) else saved_settings(Path(source), given)
     check_data_given(source, given, settings)
-    config = read_options(parser, given, settings)
-    if saved is not None:
-        final = yaml.safe_load(parser.dump(config, "yaml", False))
-        report_overrides(saved._replace(settings=settings), final)
+    config, _ = read_options(parser, given, saved, settings)
     for name in _SIDES:
         if getattr(config, name) is not None:
             raise UsageError(f"--{name} must not be given for an encoder, whose views are known.")

@@ -1,5 +1,6 @@
 """What the commands that run an encoder over images have in common: data, device, backbone."""
 
+import re
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -14,7 +15,11 @@ from torch import nn
 
 from weince_lightning.checkpoints import read_checkpoint
 from weince_lightning.cli.arguments import UsageError, find_config
-from weince_lightning.cli.checkpoint_config import CheckpointConfig, read_checkpoint_config
+from weince_lightning.cli.checkpoint_config import (
+    CheckpointConfig,
+    read_checkpoint_config,
+    report_overrides,
+)
 from weince_lightning.cli.parser import ConciseParser, refusal
 
 
@@ -121,15 +126,41 @@ def add_encoder_arguments(parser: ConciseParser, data_needs: str) -> None:
     )  # fmt: skip
 
 
-def read_options(parser: ConciseParser, given: Given, settings: dict[str, Any]) -> Any:
-    """Read layers and options over the settings of a checkpoint."""
-    layers = [yaml.safe_dump(each, sort_keys=False) for each in (settings, *given.layers) if each]
+def show_help_if_asked(parser: ConciseParser, arguments: Sequence[str]) -> None:
+    """Print the help, or that of an option, and exit, whatever else stands there."""
+    for argument in arguments:
+        if re.fullmatch(r"-h|--help|--\w+\.help(=.*)?", argument):
+            parser.parse_args([argument])
+
+
+def read_options(
+    parser: ConciseParser,
+    given: Given,
+    saved: CheckpointConfig | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> tuple[Any, dict[str, Any]]:
+    """Read layers and options over the settings of a checkpoint, and name what overrides them.
+
+    Args:
+        parser: Of the command.
+        given: The command line.
+        saved: What the checkpoint says, see :func:`saved_settings`.
+        settings: What of that matters here.
+
+    Returns:
+        The configuration, and the same as in a file.
+    """
+    known = dict(settings or {})
+    layers = [yaml.safe_dump(each, sort_keys=False) for each in (known, *given.layers) if each]
     config = parser.parse_args(
         [part for layer in layers for part in ("-c", layer)] + [*given.options]
     )
     if config.device == "cuda" and not torch.cuda.is_available():
         parser.error("device must be one that torch finds, got cuda.")
-    return config
+    final = yaml.safe_load(parser.dump(config, "yaml", False))
+    if saved is not None:
+        report_overrides(saved._replace(settings=known), final)
+    return config, final
 
 
 def build(parser: ConciseParser, config: Any) -> Any:

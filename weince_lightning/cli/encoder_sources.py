@@ -12,7 +12,8 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset
 
-from weince_lightning.checkpoints import load_encoder, read_encoder
+from weince_lightning.checkpoints import read_encoder
+from weince_lightning.checkpoints.encoders import build_known
 from weince_lightning.cli.arguments import UsageError
 from weince_lightning.cli.encoder_arguments import one_line
 from weince_lightning.diagnostics.embeddings import Embeddings
@@ -41,8 +42,8 @@ def read_checkpoint_encoder(
     path: Path, backbone: str | nn.Module | None, v1_stride: bool | None
 ) -> Encoder:
     """Read the encoder of a checkpoint, with its projection head where the file has one."""
-    encoder = load_encoder(path, backbone, v1_stride=v1_stride)
     weights = read_encoder(path, backbone=backbone, v1_stride=v1_stride)
+    encoder = build_known(weights)
     head = _rebuild_head(weights.projection_head)
     temperature, layout = None, None
     if weights.layout == "weince_lightning":

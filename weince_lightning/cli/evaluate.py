@@ -1,6 +1,5 @@
 """``weince evaluate``: frozen features of checkpoints by the protocol of the paper."""
 
-import re
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -8,10 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
-
 from weince_lightning.cli.arguments import UsageError
-from weince_lightning.cli.checkpoint_config import report_overrides
 from weince_lightning.cli.encoder_arguments import (
     Given,
     add_encoder_arguments,
@@ -21,6 +17,7 @@ from weince_lightning.cli.encoder_arguments import (
     one_line,
     read_options,
     saved_settings,
+    show_help_if_asked,
     sort_arguments,
 )
 from weince_lightning.cli.evaluation_files import folder_of
@@ -70,9 +67,7 @@ def evaluate_checkpoints(arguments: Sequence[str]) -> None:
             after Ctrl-C.
     """
     parser = evaluation_parser()
-    for argument in arguments:
-        if re.fullmatch(r"-h|--help|--\w+\.help(=.*)?", argument):
-            parser.parse_args([argument])
+    show_help_if_asked(parser, arguments)
     given = sort_arguments(arguments, _OF_LAYERS)
     checkpoints = [Path(each) for each in given.positionals]
     if not checkpoints:
@@ -135,10 +130,7 @@ def _job(parser: ConciseParser, checkpoint: Path, given: Given) -> Job:
     """Read the arguments over the settings in the checkpoint, and build its data module."""
     saved, settings = saved_settings(checkpoint, given)
     check_data_given(checkpoint, given, settings)
-    config = read_options(parser, given, settings)
-    final = yaml.safe_load(parser.dump(config, "yaml", False))
-    if saved is not None:
-        report_overrides(saved._replace(settings=settings), final)
+    config, final = read_options(parser, given, saved, settings)
     linear = _settings(parser, "linear", LinearSettings, config.linear)
     knn = _settings(parser, "knn", KNNSettings, config.knn)
     if linear is None and knn is None:

@@ -14,7 +14,7 @@ from weince_lightning.functional.candidates import (
     compare,
     score,
 )
-from weince_lightning.functional.contrastive import negated_similarities
+from weince_lightning.functional.contrastive import read_tail
 from weince_lightning.functional.fused import Blend
 from weince_lightning.functional.gates import reference_hardness, tail_gate
 from weince_lightning.functional.gradient_shares import gradient_shares
@@ -57,6 +57,11 @@ class Anchors(NamedTuple):
     num_negatives: int
     """Most negatives of an anchor."""
 
+    @property
+    def open_share(self) -> float:
+        r"""Share of the anchors with :math:`\lambda > 1/2`."""
+        return float((self.gate > 0.5).double().mean())
+
 
 def look_at_batches(
     embeddings: Embeddings, census: Census, order: Tensor, temperature: float
@@ -88,10 +93,10 @@ def look_at_batches(
             positive, negatives = _split(scores[0])
             winners.append((positive[:size], negatives[:size]))
             num_winners += size
-    gate, beta_hat, rho, delta_aic, has_negatives, shares = (
+    gate, beta_hat, rho, delta_aic, kept, shares = (
         torch.cat(parts) for parts in zip(*columns, strict=True)
     )
-    if not has_negatives.any():
+    if not kept.any():  # no anchor has a negative
         return None
     widest = max((negatives.shape[1] for _, negatives in winners), default=0)
     positive = torch.cat([gate.new_empty(0), *(each for each, _ in winners)])[:MAX_WINNERS]
@@ -100,7 +105,6 @@ def look_at_batches(
         for _, each in winners
     ]
     negatives = torch.cat([gate.new_empty(0, widest), *padded])[:MAX_WINNERS]
-    kept = has_negatives
     return Anchors(
         gate[kept], beta_hat[kept], rho[kept], delta_aic[kept], shares[kept],
         positive, negatives, len(starts), size, most,
@@ -122,9 +126,7 @@ def _evidence(scores: list[Scores], temperature: float) -> list[Tensor]:
     """Compute the columns of a batch, the gate by all of its anchors."""
     fits, counts = [], []
     for each in scores:
-        width = max(tail_size(each.max_negatives, 0.1, 32), 1)
-        hardest = shortfall(-smallest(negated_similarities(each), width))
-        fits.append(fit_tail(hardest, each.num_negatives, each.max_negatives))
+        fits.append(read_tail(each))
         count = each.num_negatives
         if count is None:
             count = torch.full(each.similarity.shape[:1], each.max_negatives)

@@ -68,8 +68,7 @@ class Diagnosis(NamedTuple):
                 "standard_deviation": self.pooled.standard_deviation,
             },
             "threshold": {
-                **fit._asdict(),
-                "xi_interval": None if fit.xi_interval is None else [*fit.xi_interval],
+                **_listed(fit._asdict()),
                 "goodness_statistic": None if self.goodness is None else self.goodness.statistic,
                 "goodness_p": None if self.goodness is None else self.goodness.p_value,
             },
@@ -89,7 +88,7 @@ class Diagnosis(NamedTuple):
             },
             "tail": {
                 "lambda_mean": float(anchors.gate.mean()),
-                "lambda_above_half": float((anchors.gate > 0.5).double().mean()),
+                "lambda_above_half": anchors.open_share,
                 "beta_hat_median": float(anchors.beta_hat.median()),
                 "rho_median": float(anchors.rho.median()),
                 "delta_aic_median": float(anchors.delta_aic.median()),
@@ -169,7 +168,8 @@ def diagnose(
         nulls = done(_nulls(embeddings, pooled, fit, generator))
         link = profile = None
         if embeddings.second is not None:
-            positive, negatives = (each.double().numpy() for each in anchors[5:7])
+            positive = anchors.positive.double().numpy()
+            negatives = anchors.negatives.double().numpy()
             link = fit_link(positive, negatives, temperature)
             if link.log_likelihood is not None:
                 heights = link_profile(positive, negatives, SHARES, temperature)

@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 from weince_lightning.diagnostics.diagnosis import Diagnosis
 
+NULL_NAMES = {"gaussian": "Gaussian scores", "sphere": "uniform directions in {:,} dimensions"}
+
 
 class Row(NamedTuple):
     """A row of a table."""
@@ -35,7 +37,7 @@ def main_numbers(diagnosis: Diagnosis) -> list[Row]:
         Row("threshold", f"{fit.threshold:.4f}", f"similarity (cosine) that {part} lie above"),
         Row("exceedances", f"{fit.num_exceedances:,}", "similarities above the threshold"),
         Row("ξ", _number(fit.xi), "shape of the generalised Pareto fit, no unit"),
-        Row("95 % interval of ξ", _range(fit.xi_interval), "by drawing samples anew"),
+        Row("95 % interval of ξ", span(fit.xi_interval), "by drawing samples anew"),
         Row("σ", _number(fit.sigma, 4), "scale of the generalised Pareto fit (cosine)"),
         Row("endpoint", _number(fit.endpoint), "similarity (cosine) where the fitted tail ends"),
         Row(
@@ -49,15 +51,15 @@ def main_numbers(diagnosis: Diagnosis) -> list[Row]:
             "Anderson-Darling test of the generalised Pareto fit",
         ),
     ]
-    laws = {
-        "gaussian": "Gaussian scores",
-        "sphere": f"uniform directions in {diagnosis.embeddings.dimension:,} dimensions",
-    }
-    for name, law in laws.items():
+    for name in NULL_NAMES:
         null = diagnosis.nulls.get(name)
-        value = "none" if null is None else f"{null.xi:.3f} ({_range(null.xi_range)})"
+        value = "none" if null is None else f"{null.xi:.3f} ({span(null.xi_range)})"
         rows.append(
-            Row(f"ξ of {law}", value, "at the same quantile: median and what holds 95 %, no unit")
+            Row(
+                f"ξ of {name_null(name, diagnosis)}",
+                value,
+                "at the same quantile: median and what holds 95 %, no unit",
+            )
         )
     return rows + _numbers_of_batches(diagnosis)
 
@@ -65,17 +67,16 @@ def main_numbers(diagnosis: Diagnosis) -> list[Row]:
 def _numbers_of_batches(diagnosis: Diagnosis) -> list[Row]:
     """List what was found in batches."""
     anchors, link = diagnosis.anchors, diagnosis.link
-    is_open = (anchors.gate > 0.5).double()
     rows = [
         Row("mean gate λ", f"{float(anchors.gate.mean()):.3f}", "of the anchors, in [0, 1]"),
-        Row("gates λ above 1/2", f"{100 * float(is_open.mean()):.1f} %", "of the anchors"),
+        Row("gates λ above 1/2", f"{100 * anchors.open_share:.1f} %", "of the anchors"),
         Row("median β", f"{float(anchors.beta_hat.median()):.3f}", "Weibull slope, no unit"),
         Row("median ρ", f"{float(anchors.rho.median()):.3f}", "1 − similarity of the hardest"),
     ]
     if link is not None:
         rows += [
             Row("λ of the link", _number(link.lambda_hat), "share of the Weibit, by the positives"),
-            Row("its 95 % interval", _range(link.lambda_interval), "by the profile likelihood"),
+            Row("its 95 % interval", span(link.lambda_interval), "by the profile likelihood"),
             Row("θ of the link", _number(link.theta), "scale of its logit, no unit"),
             Row("p, softmax alone", _p_value(link.p_value), "likelihood-ratio test of λ = 0"),
         ]
@@ -132,5 +133,11 @@ def _p_value(value: float | None) -> str:
     return "< 0.001" if value is not None and value < 1e-3 else _number(value)
 
 
-def _range(ends: tuple[float, float] | None) -> str:
+def name_null(name: str, diagnosis: Diagnosis) -> str:
+    """Name a null of a diagnosis for people."""
+    return NULL_NAMES[name].format(diagnosis.embeddings.dimension)
+
+
+def span(ends: tuple[float, float] | None) -> str:
+    """Write an interval."""
     return "none" if ends is None else f"{ends[0]:.3f} to {ends[1]:.3f}"

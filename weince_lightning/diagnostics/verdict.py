@@ -3,9 +3,7 @@
 from typing import NamedTuple
 
 from weince_lightning.diagnostics.diagnosis import Diagnosis
-
-_NULL_NAMES = {"gaussian": "Gaussian scores", "sphere": "uniform directions in {} dimensions"}
-
+from weince_lightning.diagnostics.tables import name_null, span
 
 REJECTED = 0.05
 """p-value below which a fit counts as bad."""
@@ -66,7 +64,7 @@ def _compared(diagnosis: Diagnosis, shape: tuple[float, float]) -> tuple[str, bo
     fit, nulls, (low, high) = diagnosis.threshold, diagnosis.nulls, shape
     below = {name for name, null in nulls.items() if high < null.xi_range[0]}
     above = {name for name, null in nulls.items() if low > null.xi_range[1]}
-    both = " and ".join(_name(name, diagnosis) for name in nulls)
+    both = " and ".join(name_null(name, diagnosis) for name in nulls)
     tail = "The tail of the hard negatives "
     seems = "is" if fit.xi_interval is not None else "seems, without an interval,"
     if below == set(nulls):
@@ -74,7 +72,7 @@ def _compared(diagnosis: Diagnosis, shape: tuple[float, float]) -> tuple[str, bo
     if above == set(nulls):
         return f"{tail}{seems} heavier than that of {both}: it does not look Weibull", False
     if "gaussian" in below:
-        sphere = _name("sphere", diagnosis)
+        sphere = name_null("sphere", diagnosis)
         return (
             f"{tail}{seems} shorter than that of Gaussian scores, but not than that of {sphere}: "
             "it is as Weibull as geometry alone makes it",
@@ -92,7 +90,7 @@ def _shape(diagnosis: Diagnosis) -> str:
         return ""
     text = f"Its shape is ξ = {fit.xi:.3f}"
     if fit.xi_interval is not None:
-        text += f" (95 % interval {_range(fit.xi_interval)})"
+        text += f" (95 % interval {span(fit.xi_interval)})"
     elif fit.note:
         text += f" ({fit.note})"
     text += (
@@ -100,7 +98,7 @@ def _shape(diagnosis: Diagnosis) -> str:
         f"{100 * (1 - fit.quantile):.2g} %."
     )
     nulls = [
-        f"{_name(name, diagnosis)} give {null.xi:.3f} ({_range(null.xi_range)})"
+        f"{name_null(name, diagnosis)} give {null.xi:.3f} ({span(null.xi_range)})"
         for name, null in diagnosis.nulls.items()
     ]
     if nulls:
@@ -116,7 +114,7 @@ def _endpoint(diagnosis: Diagnosis) -> str:
         return "The fitted tail has no end."
     text = f"The fitted tail ends at a similarity of {fit.endpoint:.3f}"
     ends = [
-        f"{null.endpoint:.3f} for {_name(name, diagnosis)}"
+        f"{null.endpoint:.3f} for {name_null(name, diagnosis)}"
         for name, null in diagnosis.nulls.items()
         if null.endpoint is not None
     ]
@@ -156,11 +154,10 @@ def _spread(diagnosis: Diagnosis) -> str:
 
 def _anchors(diagnosis: Diagnosis) -> str:
     anchors = diagnosis.anchors
-    is_open = anchors.gate > 0.5
     shares = anchors.shares.mean(dim=0)
     return (
         f"In batches of {anchors.batch_size} the default gate is open (λ > 1/2) for "
-        f"{100 * float(is_open.double().mean()):.0f} % of {len(is_open):,} anchors, mean λ "
+        f"{100 * anchors.open_share:.0f} % of {len(anchors.gate):,} anchors, mean λ "
         f"{float(anchors.gate.mean()):.2f}; by its rule that is about the hardest fifth, whatever "
         "the tail. The hardest 5 % of the negatives get "
         f"{100 * float(shares[0, 1]):.0f} % of the gradient by the softmax at τ = "
@@ -177,7 +174,7 @@ def _link(diagnosis: Diagnosis) -> str:
     size = "p < 0.001" if link.p_value < 1e-3 else f"p = {link.p_value:.3f}"
     return (
         f"Fitted to {link.num_winners:,} positives among their negatives, the share of the Weibit "
-        f"in the link is λ = {link.lambda_hat:.3f} (95 % interval {_range(link.lambda_interval)}, "
+        f"in the link is λ = {link.lambda_hat:.3f} (95 % interval {span(link.lambda_interval)}, "
         f"at τ = {link.temperature:g}; {size} against the softmax alone, positives taken as "
         "independent)."
     )
@@ -199,11 +196,3 @@ def _duplicates(diagnosis: Diagnosis) -> str:
         return ""
     rows = "row equals an earlier one" if count == 1 else "rows equal an earlier one"
     return f"{count:,} {rows}; equal rows are not counted as negatives of each other."
-
-
-def _name(name: str, diagnosis: Diagnosis) -> str:
-    return _NULL_NAMES[name].format(diagnosis.embeddings.dimension)
-
-
-def _range(ends: tuple[float, float]) -> str:
-    return f"{ends[0]:.3f} to {ends[1]:.3f}"

@@ -81,6 +81,10 @@ class Tail(NamedTuple):
         low, high = float(self.scores[below]), float(self.scores[above])
         return low + (position - below) * (high - low)
 
+    def exceedances(self, threshold: float) -> Floats:
+        """Say how far the scores above a threshold lie above it, ascending."""
+        return self.scores[np.searchsorted(self.scores, threshold, side="right") :] - threshold
+
 
 class ThresholdFit(NamedTuple):
     """A generalised Pareto distribution fitted to the exceedances over one threshold."""
@@ -116,10 +120,9 @@ def fit_threshold(
     The interval of the shape is that of the profile likelihood where scores are independent. The
     similarities of one sample are not, nor those of samples of one thing: there, things are drawn
     anew with replacement, and a similarity counts as often as both of its things were drawn
-    together. The interval spans 95 %
-    of the shapes of ``num_resamples`` such draws, at the same threshold, with the fit in the place
-    of their median; it is wider than need be where similarities hardly depend on each other (Owen,
-    2007).
+    together. The interval spans 95 % of the shapes of ``num_resamples`` such draws, at the same
+    threshold, with the fit in the place of their median; it is wider than need be where
+    similarities hardly depend on each other (Owen, 2007).
 
     Args:
         tail: The largest scores.
@@ -144,8 +147,7 @@ def fit_threshold(
         (-0.3, 1.0, 200)
     """
     threshold = tail.threshold(quantile)
-    first = int(np.searchsorted(tail.scores, threshold, side="right"))
-    exceedances = tail.scores[first:] - threshold
+    exceedances = tail.exceedances(threshold)
     fit = fit_pareto(exceedances)
     if fit is None:
         if not len(exceedances):
@@ -163,7 +165,7 @@ def fit_threshold(
     elif tail.pairs is None:
         interval = xi_interval(exceedances, fit)
     else:
-        shapes = _shapes_of_draws(exceedances, tail.pairs, first, num_resamples, generator)
+        shapes = _shapes_of_draws(exceedances, tail.pairs, num_resamples, generator)
         if len(shapes) < num_resamples / 2:
             note = "no interval: most draws of samples have no fit"
         else:
@@ -219,7 +221,7 @@ def goodness_of_fit(
     Returns:
         Statistic and bootstrap p-value; None where there is no fit.
     """
-    exceedances = tail.scores[tail.scores > fit.threshold] - fit.threshold
+    exceedances = tail.exceedances(fit.threshold)
     if len(exceedances) > MOST_TESTED:
         exceedances = generator.choice(exceedances, MOST_TESTED, replace=False)
     fitted = fit_pareto(exceedances)
@@ -295,12 +297,11 @@ def qq_points(tail: Tail, fit: ThresholdFit, num_points: int = 200) -> tuple[Flo
 def _shapes_of_draws(
     exceedances: Floats,
     pairs: Pairs,
-    first: int,
     num_resamples: int,
     generator: np.random.Generator,
 ) -> Floats:
     """Fit the exceedances of samples drawn with replacement, see `fit_threshold`."""
-    one, other = pairs.first[first:], pairs.second[first:]
+    one, other = (each[-len(exceedances) :] for each in (pairs.first, pairs.second))
     starts = _bin_starts(len(exceedances))
     sizes = np.diff(starts, append=len(exceedances))
     values = np.add.reduceat(exceedances, starts) / sizes

@@ -10,10 +10,12 @@ from torch.nn.functional import logsigmoid
 from weince_lightning.functional.candidates import Candidates, Scores, compare, score
 from weince_lightning.functional.fused import Blend
 from weince_lightning.functional.links import (
+    SHORTFALL_FLOOR,
     blend_logits,
     softmax_logits,
     weibit_logits,
 )
+from weince_lightning.functional.tails import TailFit, fit_tail, smallest, tail_size
 
 Result = TypeVar("Result")
 
@@ -78,6 +80,35 @@ def negated_similarities(scores: Scores, out: Tensor | None = None) -> Tensor:
         Shape ``(anchors, candidates)``.
     """
     return scores.fill_others_(torch.neg(scores.similarity.detach(), out=out), torch.inf)
+
+
+def read_tail(
+    scores: Scores,
+    spare: Tensor | None = None,
+    tail_fraction: float = 0.1,
+    min_tail_points: int = 32,
+) -> TailFit:
+    """Fit each anchor's tail, see :func:`~weince_lightning.functional.tails.fit_tail`.
+
+    Args:
+        scores: Similarities of a group.
+        spare: A tensor like the similarities with any content that may be used; None is a new one.
+        tail_fraction: Part of the negatives that is the tail, in ``(0, 1]``.
+        min_tail_points: Fewest points of a tail.
+
+    Returns:
+        The evidence of the group's anchors.
+    """
+    width = max(1, tail_size(scores.max_negatives, tail_fraction, min_tail_points))
+    hardest = smallest(negated_similarities(scores, spare), width)
+    return fit_tail(
+        # In place: fresh tensors among results that stay would fragment the memory.
+        hardest.add_(1).clamp_min_(SHORTFALL_FLOOR),
+        scores.num_negatives,
+        scores.max_negatives,
+        tail_fraction,
+        min_tail_points,
+    )
 
 
 def cross_entropy(scores: Scores, logits: Tensor) -> Tensor:

@@ -16,19 +16,13 @@ from weince_lightning.functional.contrastive import (
     Whole,
     cross_entropy,
     mixed_losses,
-    negated_similarities,
+    read_tail,
     weince,
 )
 from weince_lightning.functional.fused import Blend
 from weince_lightning.functional.gates import reference_hardness
-from weince_lightning.functional.links import SHORTFALL_FLOOR
 from weince_lightning.functional.shapes import batch_shape
-from weince_lightning.functional.tails import (
-    TailFit,
-    fit_tail,
-    smallest,
-    tail_size,
-)
+from weince_lightning.functional.tails import TailFit
 from weince_lightning.functional.tiled import Tiled
 from weince_lightning.losses.base import ContrastiveLoss
 from weince_lightning.losses.checks import (
@@ -250,19 +244,9 @@ class WEINCELoss(ContrastiveLoss):
     @torch.no_grad()
     def _read_tail(self, scores: Whole | Tiled, sizes: list[int]) -> TailEvidence:
         settings = self.gate if isinstance(self.gate, TailGate) else TailGate()
-        fraction, least = settings.tail_fraction, settings.min_tail_points
 
         def read(part: Scores, spare: Tensor) -> TailFit:
-            width = max(1, tail_size(part.max_negatives, fraction, least))
-            hardest = smallest(negated_similarities(part, spare), width)
-            return fit_tail(
-                # In place: fresh tensors among results that stay would fragment the memory.
-                hardest.add_(1).clamp_min_(SHORTFALL_FLOOR),
-                part.num_negatives,
-                part.max_negatives,
-                fraction,
-                least,
-            )
+            return read_tail(part, spare, settings.tail_fraction, settings.min_tail_points)
 
         fits = scores.map(read)
         fit = fits[0]

@@ -21,8 +21,7 @@ SIMILARITY = "similarity of negatives (cosine)"
 
 def above_threshold(diagnosis: Diagnosis) -> Floats | None:
     """Return the exceedances, ascending; None where they are too few or all the same."""
-    scores, threshold = diagnosis.pooled.tail.scores, diagnosis.threshold.threshold
-    exceedances = scores[scores > threshold] - threshold
+    exceedances = diagnosis.pooled.tail.exceedances(diagnosis.threshold.threshold)
     if len(exceedances) < MIN_EXCEEDANCES or exceedances[0] == exceedances[-1]:
         return None
     return exceedances
