@@ -55,7 +55,7 @@ class Whole:
         return [read(scores, torch.empty_like(scores.similarity)) for scores in self._scores]
 
     def losses(
-        self, objective: Objective, temperature: float | Tensor, weight: float
+        self, objective: Objective, temperature: float | Tensor, weight: float | Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return the weighted sum of the anchors' losses, with gradient, and the loss of each."""
         found, first = [], 0
