@@ -91,6 +91,15 @@ def test_every_picture_has_a_title_named_axes_and_words_with_numbers(name):
             assert axes.get_ylabel() or figure.get_supylabel()
 
 
+def test_legends_name_each_thing_once(digits):
+    for name, picture in draw(digits).items():
+        figure = picture.figure()
+        legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
+        for legend in filter(None, legends):
+            labels = [text.get_text() for text in legend.get_texts()]
+            assert len(labels) == len(set(labels)), name
+
+
 def test_exceedances_are_drawn_with_both_fits_the_end_and_the_cap(digits):
     fit, tail = digits.threshold, digits.pooled.tail
     falling, density = axes_of(digits, "exceedances")

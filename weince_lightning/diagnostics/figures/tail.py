@@ -79,7 +79,7 @@ def draw_stability(diagnosis: Diagnosis) -> Picture | None:
             colour, line = looks[name]
             axes.axhspan(*null.xi_range, color=colour, alpha=0.2, linewidth=0)
             axes.axhline(null.xi, color=colour, linestyle=line, label=f"{laws[name]} (95 %)")
-        for fit in [*fits, main]:
+        for fit in [*(fit for fit in fits if fit is not main), main]:
             if fit.xi is None:
                 continue
             is_main, place = fit is main, part_above(fit)
