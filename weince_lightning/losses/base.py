@@ -95,7 +95,13 @@ class ContrastiveLoss(nn.Module, ABC):
         return self.terms(z0, z1, ids, negatives).loss
 
     def terms(
-        self, z0: Tensor, z1: Tensor, ids: Tensor | None = None, negatives: Tensor | None = None
+        self,
+        z0: Tensor,
+        z1: Tensor,
+        ids: Tensor | None = None,
+        negatives: Tensor | None = None,
+        *,
+        temperature: Tensor | None = None,
     ) -> ContrastiveTerms:
         """Compute the loss and what it is made of.
 
@@ -106,6 +112,8 @@ class ContrastiveLoss(nn.Module, ABC):
                 never negatives of each other.
             negatives: Explicit hard negatives of the anchors of ``z0``, with gradient: shape
                 ``(samples, own, features)``, each anchor's own, or ``(shared, features)``.
+            temperature: Takes the place of the loss's own in this call: a positive 0-dim tensor,
+                with gradient, as computed anew from a parameter at each step.
 
         Returns:
             The loss, in float32 (float64 if the inputs are), and its parts.
@@ -146,7 +154,8 @@ class ContrastiveLoss(nn.Module, ABC):
             # So that the mean over the ranks, of losses and gradients, is that over all anchors.
             weight = len(sizes) / (self._anchors_per_sample * sum(sizes))
             objective = self._objective(groups, tail)
-            loss, per_anchor = scores.losses(objective, self.temperature, weight)
+            tau = self.temperature if temperature is None else temperature
+            loss, per_anchor = scores.losses(objective, tau, weight)
             if is_step and self.queue is not None:
                 self.queue.push(unit_vectors(z1.detach().to(working_dtype(z0, z1))), ids)
             return ContrastiveTerms(loss, per_anchor, num_negatives, tail)
