@@ -97,7 +97,13 @@ class ContrastiveLoss(nn.Module, ABC):
         return self.terms(z0, z1, ids, negatives).loss
 
     def terms(
-        self, z0: Tensor, z1: Tensor, ids: Tensor | None = None, negatives: Tensor | None = None
+        self,
+        z0: Tensor,
+        z1: Tensor,
+        ids: Tensor | None = None,
+        negatives: Tensor | None = None,
+        *,
+        temperature: Tensor | None = None,
     ) -> ContrastiveTerms:
         """Compute the loss and what it is made of.
 
@@ -108,6 +114,8 @@ class ContrastiveLoss(nn.Module, ABC):
                 never negatives of each other.
             negatives: Explicit hard negatives of the anchors of ``z0``, with gradient: shape
                 ``(samples, own, features)``, each anchor's own, or ``(shared, features)``.
+            temperature: Takes the place of the loss's own in this call: a positive 0-dim tensor,
+                with gradient, as computed anew from a parameter at each step.
 
         Returns:
             The loss, in float32 (float64 if the inputs are), and its parts.
@@ -132,7 +140,8 @@ class ContrastiveLoss(nn.Module, ABC):
             else:
                 groups = build_candidates(z0, z1, self.layout, ids, negatives, rows, keys)
             anchors = [self._anchors_per_sample * size for size in sizes]
-            terms = self._evaluate(groups, anchors, len(anchors) / sum(anchors))
+            tau = self.temperature if temperature is None else temperature
+            terms = self._evaluate(groups, anchors, len(anchors) / sum(anchors), tau)
             if self._is_step and self.queue is not None:
                 self.queue.push(unit_vectors(z1.detach().to(working_dtype(z0, z1))), ids)
             return terms
@@ -201,10 +210,14 @@ class ContrastiveLoss(nn.Module, ABC):
             if len(sizes) > 1:
                 count = gather(count[None], [1] * len(sizes)).sum()
             weight = len(sizes) / count.clamp_min(1).to(group.anchors.dtype)
-            return self._evaluate([group], sizes, weight)
+            return self._evaluate([group], sizes, weight, self.temperature)
 
     def _evaluate(
-        self, groups: list[Candidates], anchors: list[int], weight: float | Tensor
+        self,
+        groups: list[Candidates],
+        anchors: list[int],
+        weight: float | Tensor,
+        temperature: float | Tensor,
     ) -> ContrastiveTerms:
         """Compute the losses of this rank's anchors; ``anchors`` are those of every rank.
 
@@ -219,7 +232,7 @@ class ContrastiveLoss(nn.Module, ABC):
         if self._is_step and pooled:
             self._move_running_shapes(pooled, scores, groups, num_negatives, anchors)
         tail = self._read_tail(scores, anchors)
-        loss, per_anchor = scores.losses(self._objective(groups, tail), self.temperature, weight)
+        loss, per_anchor = scores.losses(self._objective(groups, tail), temperature, weight)
         return ContrastiveTerms(loss, per_anchor, num_negatives, tail)
 
     @property
