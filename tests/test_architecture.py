@@ -24,7 +24,7 @@ ALLOWED = {
     "evaluation": PURE,
     "extremes": set(),
     "functional": set(),
-    "integrations": {"functional", "losses", "module"},
+    "integrations": {"distributed", "functional", "losses", "module"},
     "losses": {"distributed", "functional"},
     "module": {"checkpoints", "losses", "networks"},
     "networks": set(),
