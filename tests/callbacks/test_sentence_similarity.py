@@ -1,11 +1,15 @@
 """Spearman's correlation and retrieval from the pairs of a validation epoch."""
 
+import sys
+from pathlib import Path
+
 import pytest
 import sentences
 import torch
-from lightning.pytorch import LightningModule, seed_everything
-from monitor_processes import LIGHTNING
+from lightning.pytorch import seed_everything
+from processes import run_python
 from scipy.stats import spearmanr
+from sentence_processes import LIGHTNING, Pass, draw, rows, validate, validate_odd_numbers
 from torch.utils.data import DataLoader
 from two_processes import make_trainer
 
@@ -13,32 +17,8 @@ from weince_lightning.callbacks import SentenceSimilarityMonitor
 from weince_lightning.functional.retrieval import paired_similarity, top1_among
 
 
-class Pass(LightningModule):
-    """Gives the features that it is given."""
-
-    def validation_step(self, batch, batch_idx, dataloader_idx=0):
-        first, second, labels = batch
-        return {"features": (first, second), "labels": labels}
-
-
-def draw(generator, num_pairs, noise):
-    first = torch.randn(num_pairs, 8, generator=generator)
-    return first, first + noise * torch.randn(num_pairs, 8, generator=generator)
-
-
-def rows(*columns):
-    return list(zip(*columns, strict=True))
-
-
-def validate(*data, batch_size=7, **arguments):
-    trainer = make_trainer(LIGHTNING, 1, callbacks=[SentenceSimilarityMonitor(**arguments)])
-    loaders = [DataLoader(each, batch_size=batch_size) for each in data]
-    (metrics, *_) = trainer.validate(Pass(), loaders, verbose=False)
-    return metrics
-
-
 def test_spearman_is_that_of_scipy(generator):
-    first, second = draw(generator, 40, 1.0)
+    first, second = draw(generator, 40)
     scores = torch.randint(6, (40,), generator=generator).float()
     cosine = torch.nn.functional.cosine_similarity(first, second)
     found = validate(rows(first, second, scores))
@@ -47,7 +27,7 @@ def test_spearman_is_that_of_scipy(generator):
 
 
 def test_retrieval_is_the_share_of_partners_that_are_nearest(generator):
-    first, second = draw(generator, 30, 1.0)
+    first, second = draw(generator, 30)
     unit = [torch.nn.functional.normalize(side) for side in (first, second)]
     expected = 0
     for block in range(3):
@@ -60,15 +40,15 @@ def test_retrieval_is_the_share_of_partners_that_are_nearest(generator):
 
 
 def test_order_of_the_pairs_is_that_of_their_labels(generator):
-    first, second = draw(generator, 30, 1.0)
+    first, second = draw(generator, 30)
     pairs = rows(first, second, torch.arange(30))
     mixed = [pairs[i] for i in torch.randperm(30, generator=generator)]
     assert validate(mixed, num_candidates=10) == validate(pairs, num_candidates=10)
 
 
 def test_both_kinds_of_pairs_are_validated_together(generator):
-    scored = rows(*draw(generator, 20, 1.0), torch.rand(20, generator=generator))
-    partners = rows(*draw(generator, 20, 1.0), torch.arange(20))
+    scored = rows(*draw(generator, 20), torch.rand(20, generator=generator))
+    partners = rows(*draw(generator, 20), torch.arange(20))
     assert validate(scored, partners) == {**validate(scored), **validate(partners)}
 
 
@@ -99,6 +79,17 @@ def test_module_without_pairs_is_refused(outputs):
     trainer = make_trainer(LIGHTNING, 1, callbacks=[SentenceSimilarityMonitor()])
     with pytest.raises(TypeError, match="must return a dict with features"):
         trainer.validate(Other(), DataLoader([torch.zeros(1)]), verbose=False)
+
+
+@pytest.mark.skipif(
+    not torch.distributed.is_available() or sys.platform == "win32", reason="needs gloo processes"
+)
+def test_two_processes_log_what_one_would(tmp_path):
+    run_python(Path(__file__).parents[1] / "sentence_processes.py", tmp_path, timeout=180)
+    whole = validate_odd_numbers(1)
+    assert 0 < whole["retrieval/top1"] < 1
+    for rank in range(2):
+        assert torch.load(tmp_path / f"{rank}.pt") == pytest.approx(whole)
 
 
 def test_single_candidate_is_refused():

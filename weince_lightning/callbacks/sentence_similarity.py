@@ -1,4 +1,4 @@
-"""How well similarities of sentences agree with people, and whether sentences find their partners."""
+"""Whether similarities of sentences agree with people, and sentences find their partners."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

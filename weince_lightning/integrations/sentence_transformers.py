@@ -21,7 +21,8 @@ except ModuleNotFoundError:  # where versions up to 5.3 have it
 _CITATION = """
 @inproceedings{erol2026weince,
     title = "When Softmax Fails at the Top: Extreme-Value Corrections for {InfoNCE}",
-    author = "Erol, Melihcan and Evren, Suat and Ozel, Oktay and Morgan, Alexander and Ryu, Jongha Jon and Zheng, Lizhong",
+    author = "Erol, Melihcan and Evren, Suat and Ozel, Oktay and Morgan, Alexander
+              and Ryu, Jongha Jon and Zheng, Lizhong",
     booktitle = "Proceedings of the 43rd International Conference on Machine Learning",
     series = "PMLR",
     volume = "306",
