@@ -30,7 +30,7 @@ from weince_lightning.data.text import read_pairs
 from weince_lightning.reporting.intervals import Summary, paired_difference, summarise
 
 CONFIG = "simcse/wordnet_tiny"
-TEMPERATURE = 0.05
+TEMPERATURE = 0.1  # that of the configuration
 CANDIDATES = 1000
 LOSSES = {"InfoNCE": "loss/infonce", "WEINCE": "loss/weince"}
 BASELINE, UNTRAINED = "InfoNCE", "untrained"

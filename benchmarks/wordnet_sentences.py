@@ -5,7 +5,7 @@
 reads WordNet's data files (of Debian's package wordnet-base; --wordnet names another folder) and
 writes
 
-- ``train.txt``, a definition or an example a line, but for those of the synsets held out;
+- ``train.txt``, a gloss a line, definition and examples together, but for those held out;
 - ``val.tsv`` and ``test.tsv``, a definition and an example a line, of 2,000 and 5,000 synsets;
 - ``vocab.txt``, the word pieces of the training lines, in the format of BERT's vocabularies.
 """
@@ -26,6 +26,7 @@ HELD_OUT = {"val": 2000, "test": 5000}
 class Synset(NamedTuple):
     """A set of synonyms, in sentences."""
 
+    gloss: str
     definition: str
     examples: list[str]
 
@@ -45,11 +46,13 @@ def split_gloss(gloss: str) -> Synset:
     """Tell the definition from the examples, which stand in quotation marks behind it.
 
     >>> split_gloss('a social unit; "he moved his family"; "the family"  ')
-    Synset(definition='a social unit', examples=['he moved his family', 'the family'])
+    Synset(gloss='a social unit; "he moved his family"; "the family"', \
+definition='a social unit', examples=['he moved his family', 'the family'])
     """
     before, mark, rest = gloss.partition('; "')
     examples = [_clean(text) for text in re.findall(r'"([^"]*)"', mark[2:] + rest)]
-    return Synset(_clean(before), [example for example in examples if " " in example])
+    kept = [example for example in examples if " " in example]
+    return Synset(" ".join(gloss.split()), _clean(before), kept)
 
 
 def _clean(text: str) -> str:
@@ -59,10 +62,10 @@ def _clean(text: str) -> str:
 def split(
     synsets: Sequence[Synset], held_out: dict[str, int], seed: int = 0
 ) -> tuple[list[str], dict[str, list[tuple[str, str]]]]:
-    """Hold synsets with examples out, at random, and return the sentences of the others.
+    """Hold synsets with examples out, at random, and return the glosses of the others.
 
     Returns:
-        The training sentences, none of which is one of a held-out synset, and the pairs
+        The training glosses, in none of which is a sentence of a held-out synset, and the pairs
         (definition, example) of each part, in which no sentence comes twice.
     """
     generator = np.random.default_rng(seed)
@@ -79,8 +82,10 @@ def split(
                 pairs[part].append(pair)
                 seen |= set(pair)
                 hidden |= {synset.definition, *synset.examples}
-    sentences = [text for synset in synsets for text in (synset.definition, *synset.examples)]
-    return [text for text in dict.fromkeys(sentences) if text and text not in hidden], pairs
+    glosses = [
+        synset.gloss for synset in synsets if not hidden & {synset.definition, *synset.examples}
+    ]
+    return list(dict.fromkeys(glosses)), pairs
 
 
 def learn_word_pieces(sentences: Iterable[str], size: int) -> list[str]:

@@ -67,6 +67,13 @@ def test_training_projects_by_a_linear_layer_and_tanh():
     assert torch.equal(projections, torch.tanh(features @ layer.weight.T + layer.bias))
 
 
+def test_without_head_the_loss_sees_the_features():
+    module = build(has_head=False).train()
+    features, projections = module.encode(TOKENS)
+    assert projections is features
+    assert {name.split(".")[0] for name, _ in module.named_parameters()} == {"backbone"}
+
+
 def test_default_loss_is_weince_at_the_temperature_of_simcse():
     loss = build().loss
     assert isinstance(loss, WEINCELoss)
@@ -153,7 +160,7 @@ def test_checkpoint_brings_the_module_back_without_the_folder_it_came_from(tmp_p
     folder = sentences.write_bert(tmp_path / "bert", num_hidden_layers=2)
     loss = WEINCELoss(0.1, gate=0.3)
     module = SentenceModule(
-        str(folder), {"hidden_dropout_prob": 0.2}, loss, "mean", learning_rate=1e-3
+        str(folder), {"hidden_dropout_prob": 0.2}, loss, "mean", False, learning_rate=1e-3
     )
     trainer = train(module, tmp_path)
     path = tmp_path / "last.ckpt"

@@ -46,11 +46,11 @@ def test_tiny_configuration_trains_under_each_loss(folder, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     layers = ["-c", "simcse/wordnet_tiny"]
     if layer:
-        layers += ["-c", layer, "--model.loss.temperature=0.05"]
+        layers += ["-c", layer, "--model.loss.temperature=0.1"]
     cli = run_fit(folder, *layers, "--trainer.max_steps=2", "--trainer.val_check_interval=2")
     assert type(cli.model) is SentenceModule
     assert type(cli.model.loss) is (InfoNCELoss if layer == "loss/infonce" else WEINCELoss)
-    assert cli.model.loss.temperature == 0.05
+    assert cli.model.loss.temperature == 0.1
     assert {"train/loss", "val/loss", "retrieval/top1"} <= cli.trainer.callback_metrics.keys()
     (checkpoint,) = tmp_path.rglob("last.ckpt")
     again = SentenceModule.load_from_checkpoint(checkpoint, weights_only=True)

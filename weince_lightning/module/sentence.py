@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from weince_lightning.losses import WEINCELoss
+from weince_lightning.losses.checks import check_flag
 from weince_lightning.module.contrastive import ContrastiveModule
 from weince_lightning.module.optimizers import OptimizerName, Schedule
 from weince_lightning.networks.text import Pooling, TextEncoder
@@ -38,6 +39,8 @@ class SentenceModule(ContrastiveModule):
             ``WEINCELoss(temperature=0.05)``; SimCSE itself has
             ``InfoNCELoss(temperature=0.05, layout="queries")``.
         pooling: "cls": the output at the first token; "mean": the mean over all tokens.
+        has_head: Whether there is a head in training; without, the loss sees the features. An
+            encoder that begins with random weights learns more without (configs/simcse).
         learning_rate: As for :class:`ContrastiveModule`.
         weight_decay: As for :class:`ContrastiveModule`.
         optimizer: As for :class:`ContrastiveModule`.
@@ -63,6 +66,7 @@ class SentenceModule(ContrastiveModule):
         encoder_options: dict[str, Any] | None = None,
         loss: nn.Module | Callable[[Tensor, Tensor], Tensor] | None = None,
         pooling: Pooling = "cls",
+        has_head: bool = True,
         learning_rate: float = 3e-5,
         weight_decay: float = 0.0,
         optimizer: OptimizerName = "adamw",
@@ -70,6 +74,7 @@ class SentenceModule(ContrastiveModule):
         warmup_fraction: float = 0.0,
         micro_batch_size: int | None = None,
     ) -> None:
+        self._has_head = check_flag("has_head", has_head)
         super().__init__(
             TextEncoder(encoder, encoder_options, pooling),
             WEINCELoss(temperature=0.05) if loss is None else loss,
@@ -148,4 +153,6 @@ class SentenceModule(ContrastiveModule):
         return self.backbone.feature_dim
 
     def _build_head(self, projection_dim: int) -> nn.Module:
+        if not self._has_head:
+            return nn.Identity()
         return nn.Sequential(nn.Linear(self.feature_dim, self.feature_dim), nn.Tanh())

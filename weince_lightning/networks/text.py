@@ -50,11 +50,11 @@ class TextEncoder(nn.Module):
                 "a text encoder needs transformers: pip install weince-lightning[text]"
             ) from error
         self.pooling = pooling
-        self.model: nn.Module = _build(transformers, str(encoder), dict(options or {}))
+        self.model = _build(transformers, str(encoder), dict(options or {}))
         # Unused, it would have no gradient, which DistributedDataParallel refuses.
         if getattr(self.model, "pooler", None) is not None:
             self.model.pooler = None
-        self.config: Any = self.model.config
+        self.config = self.model.config
         if self.config.pad_token_id is None:
             raise ValueError("encoder_options must name a pad_token_id: the model has none.")
         self.feature_dim: int = self.config.hidden_size
@@ -83,7 +83,7 @@ class TextEncoder(nn.Module):
         return {"encoder": kind.model_type, "options": options}
 
 
-def _build(transformers: Any, encoder: str, options: dict[str, Any]) -> nn.Module:
+def _build(transformers: Any, encoder: str, options: dict[str, Any]) -> Any:
     """Read a model from a folder, or make one of an architecture."""
     folder = Path(encoder).expanduser()
     known = transformers.CONFIG_MAPPING
@@ -109,9 +109,9 @@ def _build(transformers: Any, encoder: str, options: dict[str, Any]) -> nn.Modul
             )
     if folder.is_dir():
         config.update(options)
-        model: nn.Module = transformers.AutoModel.from_pretrained(
+        model = transformers.AutoModel.from_pretrained(
             str(folder), config=config, local_files_only=True
         )
-        return model.float().train()
-    made: nn.Module = transformers.AutoModel.from_config(reader.for_model(encoder, **options))
-    return made.train()
+    else:
+        model = transformers.AutoModel.from_config(reader.for_model(encoder, **options))
+    return model.float().train()
