@@ -7,7 +7,7 @@
     done
     python benchmarks/emoji_retrieval.py --data data/emoji --output docs/results/emoji_retrieval
 
-Trains two small encoders that share nothing, one for each style, with InfoNCE and with WEINCE
+Trains two small encoders, one for each style, with InfoNCE and with WEINCE
 between the styles, and asks of emoji from subcategories that were held out of the training: is the
 nearest picture of the other style the same emoji? The temperature is learnt beside the encoders, as
 in CLIP, so that each loss has the one that it asks for and none is tuned on what is measured.
@@ -15,6 +15,7 @@ Pixels compared as they are give the baseline. Writes a table, a figure and the 
 """
 
 import argparse
+import copy
 import json
 import math
 import time
@@ -35,13 +36,15 @@ from torch.nn import functional as F
 from weince_lightning import InfoNCELoss, WEINCELoss
 from weince_lightning.data.pixel_operations import turn_images
 from weince_lightning.functional.neighbours import nearest_neighbours
-from weince_lightning.networks import build_encoder, projection_head
+from weince_lightning.networks import build_encoder
 from weince_lightning.reporting.intervals import Summary, paired_difference, summarise
 
 STYLES = ("google", "twitter")
 DIRECTIONS = ("google_to_twitter", "twitter_to_google")
-SIZE = 32
+SIZE = 16
 """Side of the encoders' images in pixels; the files have 64."""
+DIMENSION = 128
+"""Length of the embeddings."""
 LOSSES = {
     "InfoNCE": lambda: InfoNCELoss(layout="pairs"),
     "WEINCE, the paper's form": lambda: WEINCELoss(layout="pairs"),
@@ -134,24 +137,70 @@ def shrink(pictures: Tensor, size: int) -> Tensor:
 
 
 def draw_views(pair: Sequence[Tensor], random: np.random.Generator) -> list[Tensor]:
-    """Make new pairs: mirrored and with other colours together, moved and lit on their own."""
-    count = len(pair[0])
-    is_mirrored = torch.from_numpy(random.random(count) < 0.5)[:, None, None, None]
+    """Make new pairs, so that encoders learn how styles differ and not which emoji there are.
+
+    Both pictures of a pair are mirrored, cut into a collage with those of another, dyed, moved and
+    turned in the same way; then each is moved and lit a little on its own.
+
+    Args:
+        pair: Of each style pictures, shape ``(emoji, 4, size, size)``.
+        random: Where the numbers come from.
+
+    Returns:
+        Of each style images on white, shape ``(emoji, 3, size, size)``, in [0, 1].
+    """
+    count, size = len(pair[0]), pair[0].shape[3]
+    is_mirrored = _flags(random, count, 0.5)
+    partners = torch.from_numpy(random.permutation(count))
+    is_pasted = draw_rectangles(random, count, size) & _flags(random, count, 0.7)
     channels = torch.from_numpy(random.permuted(np.tile(np.arange(3), (count, 1)), axis=1))
-    is_dyed = torch.from_numpy(random.random(count) < 0.5)[:, None]
-    channels = torch.where(is_dyed, channels, torch.arange(3))
-    channels = torch.cat([channels, torch.full((count, 1), 3)], dim=1)[:, :, None, None]
+    channels = torch.where(_flags(random, count, 0.5)[:, :, 0, 0], channels, torch.arange(3))
+    is_negative = _flags(random, count, 0.15)
+    gain = torch.from_numpy(random.uniform(0.5, 1, (count, 3, 1, 1))).float()
+    gain = torch.where(_flags(random, count, 0.5), gain, 1.0)
+    angle, scale, shift = draw_moves(random, count, 15, 0.1, 0.05)
     views = []
     for pictures in pair:
         pictures = torch.where(is_mirrored, pictures.flip(3), pictures)
-        pictures = pictures.gather(1, channels.expand_as(pictures))
-        size = pictures.shape[3]
-        right, down = np.rint(random.uniform(-0.1, 0.1, (2, count)) * size)
-        angle = np.deg2rad(random.uniform(-15, 15, count))
-        view = on_white(turn_images(pictures, angle, right, down, random.uniform(0.8, 1.2, count)))
-        light = torch.from_numpy(random.uniform(0.7, 1.3, (count, 1, 1, 1))).float()
-        views.append((view * light).clamp_(0, 1))
+        pictures = torch.where(is_pasted, pictures[partners], pictures)
+        colours, alpha = pictures[:, :3], pictures[:, 3:]
+        colours = colours.gather(1, channels[:, :, None, None].expand_as(colours))
+        colours = gain * torch.where(is_negative, alpha - colours, colours)
+        own_angle, own_scale, own_shift = draw_moves(random, count, 6, 0.06, 0.04)
+        moved = turn_images(
+            torch.cat([colours, alpha], dim=1),
+            angle + own_angle,
+            *(shift + own_shift) * size,
+            scale * own_scale,
+        )
+        light = torch.from_numpy(random.uniform(0.9, 1.1, (count, 1, 1, 1))).float()
+        views.append((on_white(moved) * light).clamp_(0, 1))
     return views
+
+
+def draw_rectangles(random: np.random.Generator, count: int, size: int) -> Tensor:
+    """Draw rectangles of a quarter to two thirds of the side; masks ``(count, 1, size, size)``."""
+    first = random.uniform(0, 0.6, (2, count, 1))
+    last = first + random.uniform(0.25, 0.67, (2, count, 1))
+    middles = (np.arange(size) + 0.5) / size
+    rows, columns = torch.from_numpy((first < middles) & (middles < last))
+    return (rows[:, :, None] & columns[:, None, :])[:, None]
+
+
+def draw_moves(
+    random: np.random.Generator, count: int, degrees: float, log_scale: float, shift: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Draw angles in radians, scales, and shifts to the right and down as shares of the side."""
+    return (
+        np.deg2rad(random.uniform(-degrees, degrees, count)),
+        np.exp(random.uniform(-log_scale, log_scale, count)),
+        random.uniform(-shift, shift, (2, count)),
+    )
+
+
+def _flags(random: np.random.Generator, count: int, probability: float) -> Tensor:
+    """Draw which pictures are touched, shape ``(count, 1, 1, 1)``."""
+    return torch.from_numpy(random.random((count, 1, 1, 1)) < probability)
 
 
 def recall(sides: Sequence[Tensor], drawings: Sequence[Tensor]) -> dict[str, float]:
@@ -178,14 +227,16 @@ def pixel_recall(emoji: Emoji, asked: Tensor, seen: Tensor) -> dict[str, dict[st
 
 
 class Towers(nn.Module):
-    """An encoder for each style, and the temperature between them."""
+    """An encoder and a linear head for each style, as in CLIP, and the temperature between them.
+
+    They share no weight, but start from the same ones: then they are near each other at once.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        encoders = [build_encoder("convnet", in_channels=3, image_size=SIZE) for _ in STYLES]
-        self.towers = nn.ModuleList(
-            nn.Sequential(encoder, projection_head(512, 64)) for encoder in encoders
-        )
+        encoder = build_encoder("convnet", in_channels=3, image_size=SIZE)
+        tower = nn.Sequential(encoder, nn.Linear(512, DIMENSION, bias=False))
+        self.towers = nn.ModuleList([tower, copy.deepcopy(tower)])
         self.log_temperature = nn.Parameter(torch.tensor(math.log(FIRST_TEMPERATURE)))
 
     def forward(self, pair: Sequence[Tensor]) -> list[Tensor]:
