@@ -151,7 +151,8 @@ def read_pairs(path: Path) -> list[Pair]:
         FileNotFoundError: If there is no such file.
         ValueError: If a line is something else, by its number.
     """
-    return [Pair(*columns, number) for number, columns in enumerate(_columns(path, 2))]
+    rows = enumerate(_columns(path, 2))
+    return [Pair(first, second, number) for number, (first, second) in rows]
 
 
 def _columns(path: Path, count: int) -> list[list[str]]:

@@ -1,7 +1,7 @@
 """WEINCE for the trainer of sentence-transformers (``pip install weince-lightning[text]``)."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from sentence_transformers import SentenceTransformer
@@ -13,10 +13,13 @@ from weince_lightning.losses import TailGate, TailShape, WEINCELoss
 from weince_lightning.losses.checks import check_flag, check_number
 from weince_lightning.losses.descriptions import describe
 
-try:
+if TYPE_CHECKING:
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
-except ModuleNotFoundError:  # where versions up to 5.3 have it
-    from sentence_transformers.losses import MultipleNegativesRankingLoss
+else:
+    try:
+        from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+    except ModuleNotFoundError:  # where versions up to 5.3 have it
+        from sentence_transformers.losses import MultipleNegativesRankingLoss
 
 _CITATION = """
 @inproceedings{erol2026weince,
@@ -32,11 +35,11 @@ _CITATION = """
 }
 """
 
-_ONE_WAY = ("query_to_doc",)
-_BOTH_WAYS = ("query_to_doc", "doc_to_query")
+_ONE_WAY: Final = ("query_to_doc",)
+_BOTH_WAYS: Final = ("query_to_doc", "doc_to_query")
 
 
-class WEINCERankingLoss(MultipleNegativesRankingLoss):  # type: ignore[misc]
+class WEINCERankingLoss(MultipleNegativesRankingLoss):
     r"""WEINCE in place of ``MultipleNegativesRankingLoss``, for ``SentenceTransformerTrainer``.
 
     The data set has the columns anchor, positive and any number of negatives. The candidates of an
@@ -108,8 +111,8 @@ class WEINCERankingLoss(MultipleNegativesRankingLoss):  # type: ignore[misc]
             model,
             scale=scale,
             gather_across_devices=gather_across_devices,
-            directions=tuple(directions),
-            partition_mode=partition_mode,
+            directions=_BOTH_WAYS if is_both else _ONE_WAY,
+            partition_mode="per_direction" if is_both else "joint",
             hardness_strength=hardness_strength,
         )
         self.weince = WEINCELoss(
