@@ -7,6 +7,7 @@ import griffe
 
 _BLOCK = re.compile(r"^( *)\.\. math:: *(.*(?:\n\1 +\S.*)*)", re.MULTILINE)
 _MATH = re.compile(r":math:`([^`]+)`(?:\\ )?")
+_EXAMPLE = re.compile(r"^( *)Example:$", re.MULTILINE)
 _NAME = re.compile(r":(?:class|func|meth|mod|attr|data):`~?([^`]+)`")
 
 
@@ -20,7 +21,8 @@ class Roles(griffe.Extension):
 
 
 def in_markdown(text: str) -> str:
-    """Write formulas between dollar signs and references as links, where they have a page."""
+    """Write formulas between dollar signs, and references as links where they have a page."""
+    text = _EXAMPLE.sub(r"\1Examples:", text)  # the section that is read as a session
     text = _BLOCK.sub(_block, text)
     text = _MATH.sub(lambda match: f"${match[1]}$", text)
     return _NAME.sub(_reference, text)
