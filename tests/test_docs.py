@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import json
 import os
 import posixpath
 import re
@@ -15,12 +16,16 @@ from weince_lightning.cli.arguments import packaged_configs
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 PAGES = sorted(DOCS.rglob("*.md"))
 TEXTS = {page.relative_to(DOCS).as_posix(): page.read_text(encoding="utf-8") for page in PAGES}
 
 
 def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", TEXTS[page], re.DOTALL | re.MULTILINE)
+
+
+WITH_PYTHON = [page for page in TEXTS if blocks(page, "python")]
 
 
 def links(page: str) -> list[str]:
@@ -33,17 +38,35 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\s-]", "", title).strip().lower().replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", [page for page in TEXTS if blocks(page, "python")])
-def test_every_python_block_runs_by_itself(page, tmp_path):
-    # One process for a page, a namespace for a block.
-    runs = [f"exec(compile({block!r}, 'block {i}', 'exec'), {{'__name__': 'block'}})"
-            for i, block in enumerate(blocks(page, "python"))]  # fmt: skip
-    command = [sys.executable, "-c", "\n".join(runs)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
-    )
-    assert result.returncode == 0, result.stderr
+RUNNER = """
+import json, sys, traceback
+failed = {}
+for page, blocks in json.load(sys.stdin).items():
+    for block in blocks:
+        try:
+            exec(compile(block, page, "exec"), {"__name__": "block"})
+        except Exception:
+            failed.setdefault(page, traceback.format_exc())
+open(sys.argv[1], "w").write(json.dumps(failed))
+"""
+"""Runs each block in a namespace of its own; the libraries are imported once for all pages."""
+
+
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    pages = {page: blocks(page, "python") for page in WITH_PYTHON}
+    subprocess.run(
+        [sys.executable, "-c", RUNNER, folder / "failed.json"],
+        input=json.dumps(pages), text=True, capture_output=True, check=True, cwd=folder,
+        env=ENVIRONMENT,
+    )  # fmt: skip
+    return json.loads((folder / "failed.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON)
+def test_every_python_block_runs_by_itself(page, failed):
+    assert page not in failed, failed[page]
 
 
 @pytest.mark.parametrize("page", TEXTS)
@@ -108,8 +131,7 @@ def test_paths_and_names_in_code_style_exist():
 def figures(tmp_path_factory):
     folder = tmp_path_factory.mktemp("figures")
     command = [sys.executable, DOCS / "figures.py", folder]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(command, check=True, env=environment, capture_output=True, text=True)
+    result = subprocess.run(command, check=True, env=ENVIRONMENT, capture_output=True, text=True)
     return folder, result.stdout
 
 
@@ -125,7 +147,6 @@ def test_the_figures_script_prints_what_the_page_quotes(figures):
     assert printed in blocks("mathematics.md", "text")
 
 
-@pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path):
     pytest.importorskip("mkdocs")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"]
