@@ -1,6 +1,8 @@
 """WEINCE for the trainer of sentence-transformers (``pip install weince-lightning[text]``)."""
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -13,10 +15,10 @@ from weince_lightning.losses import TailGate, TailShape, WEINCELoss
 from weince_lightning.losses.checks import check_flag, check_number
 from weince_lightning.losses.descriptions import describe
 
-try:
-    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
-except ModuleNotFoundError:  # where versions up to 5.3 have it
-    from sentence_transformers.losses import MultipleNegativesRankingLoss
+# Its home in new versions; where the old one is left, it warns.
+_HOME = "sentence_transformers.sentence_transformer"
+_LOSSES = import_module(f"{_HOME if find_spec(_HOME) else 'sentence_transformers'}.losses")
+MultipleNegativesRankingLoss: Any = _LOSSES.MultipleNegativesRankingLoss
 
 _CITATION = """
 @inproceedings{erol2026weince,
