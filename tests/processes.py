@@ -4,8 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+import torch
+import torch.distributed as dist
 
 TESTS = Path(__file__).parent
 
@@ -38,3 +42,16 @@ def run_python(*arguments: object, timeout: float) -> None:
     process = start_python(*arguments)
     output = finish(process, timeout)
     assert process.returncode == 0, output
+
+
+def meet(rank: int, sizes: list[int], folder: str) -> slice:
+    """Join the other processes; returns the rows of this one."""
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/meeting",
+        rank=rank,
+        world_size=len(sizes),
+        timeout=timedelta(seconds=60),
+    )
+    return slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))

@@ -200,3 +200,33 @@ def weince(
 
         losses.append(cross_entropy(logit(positive), [logit(s) for s in negatives]))
     return torch.stack(losses).mean()
+
+
+def labelled(
+    embeddings: Tensor,
+    labels: Tensor,
+    references: Tensor | None = None,
+    reference_labels: Tensor | None = None,
+) -> list[tuple[list[Tensor], list[Tensor]]]:
+    """Similarities of each anchor to its positives and to its negatives."""
+    anchors, names = [unit(row) for row in embeddings], labels.tolist()
+    candidates, their_names = anchors, names
+    if references is not None:
+        candidates, their_names = [unit(row) for row in references], reference_labels.tolist()
+    result = []
+    for i, anchor in enumerate(anchors):
+        positives, negatives = [], []
+        for j, candidate in enumerate(candidates):
+            if references is not None or i != j:
+                kind = positives if names[i] == their_names[j] else negatives
+                kind.append((anchor * candidate).sum())
+        result.append((positives, negatives))
+    return result
+
+
+def supervised(positives: list[Tensor], negatives: list[Tensor]) -> Tensor:
+    """The mean over the positives' logits of the cross-entropy among all, as a loop."""
+    if not positives:
+        return torch.zeros((), dtype=torch.float64)
+    total = torch.stack([*positives, *negatives]).logsumexp(0)
+    return sum((total - logit for logit in positives), start=total * 0) / len(positives)

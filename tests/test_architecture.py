@@ -24,7 +24,7 @@ ALLOWED = {
     "evaluation": PURE,
     "extremes": set(),
     "functional": set(),
-    "integrations": {"functional", "losses", "module"},
+    "integrations": {"distributed", "functional", "losses", "module"},
     "losses": {"distributed", "functional"},
     "module": {"checkpoints", "losses", "networks"},
     "networks": set(),
@@ -112,6 +112,7 @@ def test_no_file_is_a_drawer():
         ("weince_lightning.losses", {"lightning", "lightly", "torchvision"}),
         ("weince_lightning.checkpoints", {"lightning", "lightly", "safetensors", "timm"}),
         ("weince_lightning.cli", {"torch", "lightning"}),
+        ("weince_lightning.integrations.open_clip", {"lightning", "lightly", "open_clip"}),
     ],
 )
 def test_importing_costs_no_more_than_it_needs(module, absent):

@@ -1,12 +1,16 @@
 """Each benchmark runs, and reports what it promises; how fast anything is, is not tested."""
 
+import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 SUMMARY = {"median", "first_quartile", "third_quartile", "samples"}
@@ -156,3 +160,82 @@ def test_real_tails_writes_numbers_and_words_of_every_case_that_is_installed(tmp
     # The trained encoder has left the cone in which the untrained one lies.
     means = {case: each["pooled"]["mean"] for case, each in zip(cases, found, strict=True)}
     assert means["digits_trained"] < means["digits_untrained"] - 0.3
+
+
+@pytest.fixture
+def emoji_retrieval(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("emoji_retrieval")
+
+
+def write_emoji(folder: Path, count: int) -> None:
+    """Pictures as the two packages of npm hold them, in all the kinds of PNG that they use."""
+    entries = []
+    for number in range(count):
+        name = f"{number:04x}.png"
+        entries.append(
+            {
+                "image": name,
+                "subcategory": f"part-{number // 3}",
+                "has_img_google": True,
+                "has_img_twitter": number < count - 1,
+            }
+        )
+        colours = np.random.default_rng(number).integers(0, 256, (4, 4, 4), dtype=np.uint8)
+        picture = Image.fromarray(colours.repeat(16, axis=0).repeat(16, axis=1), "RGBA")
+        for style, mode in (("google", "LA" if number == 0 else "RGBA"), ("twitter", "P")):
+            images = folder / style / "package" / "img" / style / "64"
+            images.mkdir(parents=True, exist_ok=True)
+            picture.convert(mode).save(images / name)
+    for style in ("google", "twitter"):
+        path = folder / style / "package" / "emoji.json"
+        path.write_text(json.dumps(entries), encoding="utf-8")
+
+
+def test_emoji_retrieval_writes_numbers_table_and_figure(tmp_path):
+    write_emoji(tmp_path, 31)
+    output = tmp_path / "results"
+    command = [sys.executable, "benchmarks/emoji_retrieval.py", "--data", tmp_path]
+    command += ["--output", output, "--epochs", "2", "--batch-size", "8", "--seeds", "1", "2"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert result.returncode == 0, result.stderr
+    numbers = json.loads((output / "numbers.json").read_text(encoding="utf-8"))
+    assert numbers["emoji"] == 30  # twitter lacks the last
+    names = list(dict.fromkeys(run["name"] for run in numbers["runs"]))
+    assert names[:3] == ["InfoNCE", "WEINCE, the paper's form", "WEINCE with shape 1"]
+    assert len(numbers["runs"]) == 2 * len(names)
+    assert {run["candidates"] for run in numbers["runs"]} == {6}
+    # Pictures of both styles are alike but for their colours.
+    assert numbers["pixels_of_all"]["pixels, 64 px"]["google_to_twitter"] > 0.8
+    text = (output / "table.md").read_text(encoding="utf-8")
+    assert text in result.stdout
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    assert [line.split(" | ")[0].removeprefix("| ") for line in lines[2:]] == names
+    assert len({line.count("|") for line in lines}) == 1
+    assert (output / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_emoji_retrieval_says_how_to_get_what_is_absent(emoji_retrieval, tmp_path):
+    with pytest.raises(SystemExit, match=r"npm pack emoji-datasource-google@16\.0\.0"):
+        emoji_retrieval.load(tmp_path)
+
+
+def test_emoji_that_share_a_drawing_are_one(emoji_retrieval, tmp_path):
+    write_emoji(tmp_path, 9)
+    for style, number, other in (("google", 1, 4), ("twitter", 4, 7)):
+        images = tmp_path / style / "package" / "img" / style / "64"
+        shutil.copy(images / f"{number:04x}.png", images / f"{other:04x}.png")
+    assert emoji_retrieval.load(tmp_path).ids.tolist() == [0, 1, 2, 3, 1, 4, 5, 1]
+
+
+def test_emoji_are_held_out_by_whole_subcategories(emoji_retrieval):
+    names = [f"{part}" for part in range(20) for _ in range(part + 1)]
+    masks = [emoji_retrieval.hold_out(names, seed) for seed in range(5)]
+    for mask in masks:
+        asked = {name for name, is_out in zip(names, mask.tolist(), strict=True) if is_out}
+        assert 0.1 * len(names) < mask.sum() <= 0.2 * len(names)
+        assert int(mask.sum()) == sum(name in asked for name in names)
+    assert len({tuple(mask.tolist()) for mask in masks}) == 5

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from processes import meet
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -110,19 +111,6 @@ def compute(
         per_sample,
         rho0,
     )
-
-
-def meet(rank: int, sizes: list[int], folder: str) -> slice:
-    """Join the other processes; returns the rows of this one."""
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/meeting",
-        rank=rank,
-        world_size=len(sizes),
-        timeout=timedelta(seconds=60),
-    )
-    return slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
 
 
 def work(rank: int, sizes: list[int], folder: str, dtype: torch.dtype) -> None:

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from weince_lightning.functional.candidates import Scores, build_candidates, compare, score
+from weince_lightning.functional.candidates import Scores, compare, score
 from weince_lightning.functional.contrastive import negated_similarities
+from weince_lightning.functional.layouts import build_candidates
 from weince_lightning.functional.links import shortfall
 from weince_lightning.functional.tails import (
     fit_pooled,

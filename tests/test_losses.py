@@ -8,8 +8,9 @@ import torch
 from lightly.loss import NTXentLoss
 from torch import Tensor
 
-from weince_lightning.functional.candidates import build_candidates, compare, score
+from weince_lightning.functional.candidates import compare, score
 from weince_lightning.functional.contrastive import weince
+from weince_lightning.functional.layouts import build_candidates
 from weince_lightning.losses import (
     ArctanhLink,
     InfoNCELoss,
@@ -584,7 +585,7 @@ def test_wrong_settings_are_refused(build, error, message):
         ({"z0": torch.ones(4, 8).long()}, TypeError, "z0 must hold floating-point numbers, got"),
         ({"z1": [1.0]}, TypeError, "z1 must be a tensor, got list"),
         ({"ids": torch.ones(4)}, TypeError, "ids must hold integers, got torch.float32"),
-        ({"ids": torch.arange(5)}, ValueError, r"ids must hold one id per sample \(4\)"),
+        ({"ids": torch.arange(5)}, ValueError, r"ids must hold one integer per sample \(4\)"),
         ({"ids": [1, 2, 3, 4]}, TypeError, "ids must be a tensor, got list"),
         ({"negatives": torch.ones(4, 2, 7)}, ValueError, r"negatives must have shape \(4, own, 8"),
         ({"negatives": torch.ones(3, 2, 8)}, ValueError, r"got \(3, 2, 8\)"),

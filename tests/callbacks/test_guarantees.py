@@ -12,6 +12,7 @@ from weince_lightning.callbacks import (
     GeometryMonitor,
     KNNMonitor,
     OnlineLinearProbe,
+    SentenceSimilarityMonitor,
     TailMonitor,
 )
 
@@ -20,6 +21,7 @@ MONITORS = {
     "knn": lambda: [KNNMonitor()],
     "probe": lambda: [OnlineLinearProbe(num_classes=4)],
     "geometry": lambda: [GeometryMonitor()],
+    "sentences": lambda: [SentenceSimilarityMonitor()],
     "all": lambda: [
         TailMonitor(every_n_steps=2, figure=True, fit_threshold=True),
         GeometryMonitor(),

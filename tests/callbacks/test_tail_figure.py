@@ -7,8 +7,9 @@ from matplotlib.text import Text
 
 from weince_lightning.callbacks.tail_figure import AnchorTail, TailPicture, draw_tails, render
 from weince_lightning.callbacks.tail_picture import read_picture
-from weince_lightning.functional.candidates import build_candidates, compare, score
+from weince_lightning.functional.candidates import compare, score
 from weince_lightning.functional.contrastive import weince
+from weince_lightning.functional.layouts import build_candidates
 from weince_lightning.losses import TailGate, WEINCELoss
 
 LOSSES = {

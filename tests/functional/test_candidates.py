@@ -3,15 +3,8 @@
 import pytest
 import torch
 
-from weince_lightning.functional.candidates import (
-    Candidates,
-    Keys,
-    Scores,
-    build_bank_candidates,
-    build_candidates,
-    compare,
-    score,
-)
+from weince_lightning.functional.candidates import Candidates, Scores, compare, score
+from weince_lightning.functional.layouts import Keys, build_bank_candidates, build_candidates
 from weince_lightning.functional.vectors import unit_vectors
 from weince_lightning.losses import WEINCELoss
 

@@ -5,10 +5,11 @@ import math
 import pytest
 import torch
 
-from weince_lightning.functional.candidates import Scores, build_candidates, compare, score
+from weince_lightning.functional.candidates import Scores, compare, score
 from weince_lightning.functional.contrastive import weince
 from weince_lightning.functional.fused import Blend
 from weince_lightning.functional.gradient_shares import gradient_shares
+from weince_lightning.functional.layouts import build_candidates
 
 TEMPERATURE = 0.2
 LINKS = {

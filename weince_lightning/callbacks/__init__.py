@@ -3,6 +3,13 @@
 from weince_lightning.callbacks.geometry_monitor import GeometryMonitor
 from weince_lightning.callbacks.knn_monitor import KNNMonitor
 from weince_lightning.callbacks.online_probe import OnlineLinearProbe
+from weince_lightning.callbacks.sentence_similarity import SentenceSimilarityMonitor
 from weince_lightning.callbacks.tail_monitor import TailMonitor
 
-__all__ = ["GeometryMonitor", "KNNMonitor", "OnlineLinearProbe", "TailMonitor"]
+__all__ = [
+    "GeometryMonitor",
+    "KNNMonitor",
+    "OnlineLinearProbe",
+    "SentenceSimilarityMonitor",
+    "TailMonitor",
+]

@@ -9,7 +9,6 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from weince_lightning.callbacks.kept_batches import KeptBatches, Pairs
-from weince_lightning.functional.candidates import Layout
 from weince_lightning.functional.geometry import (
     CandidateGeometry,
     alignment,
@@ -19,6 +18,7 @@ from weince_lightning.functional.geometry import (
     positive_similarity,
     uniformity,
 )
+from weince_lightning.functional.layouts import Layout
 
 COLLAPSED_STD = 0.01
 r"""Collapse: a standard deviation below this part of :math:`1 / \sqrt d`, that of vectors that

@@ -8,16 +8,11 @@ from torch import Tensor
 
 from weince_lightning.callbacks.tail_figure import AnchorTail, TailPicture
 from weince_lightning.distributed import gather, rank, row_counts, world_size
-from weince_lightning.functional.candidates import (
-    Candidates,
-    build_bank_candidates,
-    build_candidates,
-    compare,
-    score,
-)
+from weince_lightning.functional.candidates import Candidates, compare, score
 from weince_lightning.functional.contrastive import negated_similarities
 from weince_lightning.functional.fused import Blend
 from weince_lightning.functional.gradient_shares import gradient_shares
+from weince_lightning.functional.layouts import build_bank_candidates, build_candidates
 from weince_lightning.functional.links import shortfall
 from weince_lightning.functional.tails import fit_tail, smallest, tail_size
 

@@ -41,7 +41,7 @@ from weince_lightning.diagnostics.figures import draw
 from weince_lightning.diagnostics.page import render_page
 from weince_lightning.diagnostics.verdict import Verdict, pronounce
 from weince_lightning.evaluation.progress import progress_bar
-from weince_lightning.functional.candidates import Layout
+from weince_lightning.functional.layouts import Layout
 
 _DESCRIPTION = """\
 Find out whether the tail of the hard negatives' similarities is what WEINCE takes it for: Weibull,

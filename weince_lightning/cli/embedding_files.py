@@ -13,7 +13,7 @@ from weince_lightning.checkpoints import read_checkpoint
 from weince_lightning.cli.arguments import UsageError
 from weince_lightning.cli.encoder_arguments import one_line
 from weince_lightning.diagnostics.embeddings import Array, Embeddings, pair_up
-from weince_lightning.functional.candidates import Layout
+from weince_lightning.functional.layouts import Layout
 
 SUFFIXES = (".npy", ".npz", ".pt", ".pth", ".safetensors")
 FIRST = ("embeddings", "features", "z0", "first")

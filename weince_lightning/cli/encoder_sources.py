@@ -18,7 +18,7 @@ from weince_lightning.cli.arguments import UsageError
 from weince_lightning.cli.encoder_arguments import one_line
 from weince_lightning.diagnostics.embeddings import Embeddings
 from weince_lightning.evaluation.progress import progress_bar
-from weince_lightning.functional.candidates import Layout
+from weince_lightning.functional.layouts import Layout
 from weince_lightning.module import ContrastiveModule
 
 MAX_IMAGES = 10_000

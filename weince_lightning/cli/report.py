@@ -17,6 +17,8 @@ _HEADLINES = {
     "test/loss": "test loss",
     "knn/top1": "kNN top-1",
     "probe/val_top1": "linear probe top-1",
+    "retrieval/top1": "retrieval top-1",
+    "sts/spearman": "similarity as people see it, Spearman",
     "tail/lambda_mean": "mean gate lambda",
     "tail/beta_hat_mean": "mean shape beta-hat",
 }

@@ -5,15 +5,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
-from lightning.pytorch import LightningDataModule
-from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from weince_lightning.data.batch_views import BatchViews
 from weince_lightning.data.images import Images
-from weince_lightning.data.order import EpochLoader, EpochOrder, outlive_signals
+from weince_lightning.data.seeded import SeededData, check_integer
 from weince_lightning.data.selections import EvaluationImages, TwoViewsOfImages
 from weince_lightning.data.sources import MissingDataError, image_folder_classes
 from weince_lightning.data.table import DATASETS
@@ -23,7 +20,7 @@ from weince_lightning.functional.splits import stratified_split
 Part = Literal["train", "val", "test"]
 
 
-class VisionData(LightningDataModule):
+class VisionData(SeededData):
     """Images for contrastive pretraining and for the evaluation of what it learnt.
 
     Training, validation and test batches are ``(views, labels)``: two float32 tensors
@@ -76,17 +73,15 @@ class VisionData(LightningDataModule):
         download: bool = False,
         batch_augmentation: bool = False,
     ):
-        super().__init__()
+        super().__init__(batch_size, num_workers)
         if dataset not in DATASETS:
             near = difflib.get_close_matches(str(dataset).lower(), DATASETS, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             known = ", ".join(DATASETS)
             raise ValueError(f"dataset must be one of {known}, got {dataset!r}.{hint}")
-        _check_integer("batch_size", batch_size, 1)
-        _check_integer("num_workers", num_workers, 0)
-        _check_integer("split_seed", split_seed, 0, 2**32 - 1)
+        check_integer("split_seed", split_seed, 0, 2**32 - 1)
         if image_size is not None:
-            _check_integer("image_size", image_size, 1)
+            check_integer("image_size", image_size, 1)
         if in_channels not in (None, 1, 3):
             raise ValueError(f"in_channels must be 1, 3 or None, got {in_channels!r}.")
         if isinstance(val_fraction, bool) or not isinstance(val_fraction, int | float):
@@ -109,8 +104,6 @@ class VisionData(LightningDataModule):
         )
         self.dataset = dataset
         self.data_dir = Path(data_dir).expanduser()
-        self.batch_size = batch_size
-        self.num_workers = num_workers
         self.val_fraction = val_fraction
         self.split_seed = split_seed
         self.download = download
@@ -136,7 +129,6 @@ class VisionData(LightningDataModule):
         )
         self._evaluation_view = EvaluationView(self.image_size, mode)
         self._loaded: dict[str, Images] = {}
-        self._seed: int | None = None
 
     @property
     def num_classes(self) -> int:
@@ -152,19 +144,6 @@ class VisionData(LightningDataModule):
         """Fetch missing files when ``download`` is set; called in one process per machine."""
         if self.download and self._table_row.download is not None:
             self._table_row.download(self.data_dir)
-
-    def setup(self, stage: str) -> None:
-        """Draw the seed of a training run."""
-        if stage == "fit":
-            self._seed = self._draw_seed()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The seed of the training run."""
-        return {} if self._seed is None else {"seed": self._seed}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with the images and views of the run that was saved."""
-        self._seed = state_dict["seed"]
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Random pairs of views in random order.
@@ -182,24 +161,8 @@ class VisionData(LightningDataModule):
         else:
             images = self._read(split)
             positions = np.arange(len(images))
-        if not self._is_fitting:
-            seed = self._draw_seed()
-        elif self._seed is None:  # a subclass has a setup of its own
-            seed = self._seed = self._draw_seed()
-        else:
-            seed = self._seed
-        processes = self.trainer.world_size if self.trainer else 1
-        return EpochLoader(
-            TwoViewsOfImages(images, positions, self._two_views, seed),
-            EpochOrder(len(positions), seed),
-            self._place,
-            batch_size=self.batch_size,
-            num_workers=self.num_workers,
-            drop_last=len(positions) // processes > self.batch_size,
-            pin_memory=torch.cuda.is_available(),
-            worker_init_fn=outlive_signals,
-            # Every iteration draws a seed; without an own generator, from the global one.
-            generator=torch.Generator(),
+        return self._seeded_loader(
+            lambda seed: TwoViewsOfImages(images, positions, self._two_views, seed), len(positions)
         )
 
     def val_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
@@ -234,35 +197,6 @@ class VisionData(LightningDataModule):
             TwoViewsOfImages(images, positions, self._two_views, self.split_seed)
         )
 
-    def _fixed_loader(self, dataset: Dataset[Any]) -> DataLoader[Any]:
-        return DataLoader(
-            dataset,
-            batch_size=self.batch_size,
-            num_workers=self.num_workers,
-            pin_memory=torch.cuda.is_available(),
-            worker_init_fn=outlive_signals,
-            generator=torch.Generator(),  # as for training
-        )
-
-    @property
-    def _is_fitting(self) -> bool:
-        state = self.trainer.state if self.trainer else None
-        return state is not None and (state.fn, state.status) == ("fit", "running")
-
-    def _draw_seed(self) -> int:
-        """Draw a seed, the same on all processes."""
-        seed = int(torch.randint(2**63 - 1, ()))
-        return self.trainer.strategy.broadcast(seed) if self.trainer else seed
-
-    def _place(self, loader: EpochLoader) -> tuple[int, int] | None:
-        """Return where training stands if it is training that asks for the batch."""
-        trainer = self.trainer
-        if trainer is None or not self._is_fitting or trainer.train_dataloader is None:
-            return None
-        if loader not in CombinedLoader(trainer.train_dataloader).flattened:
-            return None
-        return trainer.current_epoch, trainer.fit_loop.batch_idx + 1
-
     def _part(self, split: Part) -> tuple[Images, NDArray[np.int64]]:
         """Find the images of a split and their positions."""
         if split not in ("train", "val", "test"):
@@ -296,11 +230,3 @@ class VisionData(LightningDataModule):
 
     def _explained(self, error: MissingDataError) -> MissingDataError:
         return MissingDataError(f"{self.dataset}: {error} {self._table_row.how_to_get}")
-
-
-def _check_integer(name: str, value: int, smallest: int, largest: int | None = None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an integer, got {value!r}.")
-    if value < smallest or (largest is not None and value > largest):
-        bound = f"at least {smallest}" + (f" and at most {largest}" if largest is not None else "")
-        raise ValueError(f"{name} must be {bound}, got {value}.")

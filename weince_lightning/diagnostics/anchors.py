@@ -7,17 +7,12 @@ import torch
 from torch import Tensor
 
 from weince_lightning.diagnostics.embeddings import Census, Embeddings, directions
-from weince_lightning.functional.candidates import (
-    Candidates,
-    Scores,
-    build_candidates,
-    compare,
-    score,
-)
+from weince_lightning.functional.candidates import Candidates, Scores, compare, score
 from weince_lightning.functional.contrastive import read_tail
 from weince_lightning.functional.fused import Blend
 from weince_lightning.functional.gates import reference_hardness, tail_gate
 from weince_lightning.functional.gradient_shares import gradient_shares
+from weince_lightning.functional.layouts import build_candidates
 from weince_lightning.functional.links import shortfall
 from weince_lightning.functional.shapes import batch_shape, tail_shape
 from weince_lightning.functional.tails import TailFit, fit_tail, smallest, tail_size

@@ -12,7 +12,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from weince_lightning.functional.candidates import Layout
+from weince_lightning.functional.layouts import Layout
 
 Array: TypeAlias = NDArray[Any] | Tensor
 """Rows in memory, or mapped from a file."""

@@ -1,29 +1,10 @@
-"""From embeddings to what each anchor is compared with: unit vectors, positives, exclusions.
-
-This is the only file that knows layouts and masks.
-"""
+"""What anchors are compared with, and which of it are negatives: the only file that knows masks."""
 
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-
-from weince_lightning.functional.vectors import unit_vectors
-
-Layout = Literal["views", "pairs", "queries"]
-
-
-class Keys(NamedTuple):
-    """Embeddings of earlier batches, to be negatives of later ones."""
-
-    vectors: Tensor
-    """Unit vectors, shape ``(keys, features)``, in float32 at least."""
-    ids: Tensor
-    """What image or sentence each key shows, shape ``(keys,)``, int64."""
-    has_id: Tensor
-    """False where a key came without id, shape ``(keys,)``: it matches no anchor."""
 
 
 class Candidates(NamedTuple):
@@ -34,8 +15,8 @@ class Candidates(NamedTuple):
     candidates: Tensor
     """Unit vectors, shape ``(candidates, features)``: the positives and the shared negatives."""
     others: Tensor
-    """Columns that are no negatives of an anchor, shape ``(anchors, 1 or 2)``, int64: that of its
-    positive, and that of the anchor itself where it is a candidate."""
+    """Columns that are no negatives of an anchor, shape ``(anchors, 0, 1 or 2)``, int64: that of
+    its only positive, and that of the anchor itself where it is a candidate."""
     own: Tensor | None = None
     """What is seen by one anchor alone, shape ``(anchors, own, features)``; the last columns."""
     anchor_ids: Tensor | None = None
@@ -44,6 +25,9 @@ class Candidates(NamedTuple):
     """The same for the first candidates; the others, past its end, match no anchor."""
     num_negatives: Tensor | None = None
     """What :meth:`count_negatives` returns, where that is known already."""
+    is_labelled: bool = False
+    """Whether candidates with the id of an anchor are its positives, none or several; ``others``
+    then names no positive."""
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -99,6 +83,7 @@ class Candidates(NamedTuple):
             None if self.anchor_ids is None else self.anchor_ids[rows],
             self.candidate_ids,
             None if self.num_negatives is None else self.num_negatives[rows],
+            self.is_labelled,
         )
 
 
@@ -108,8 +93,8 @@ class Scores(NamedTuple):
     similarity: Tensor
     """In ``[-1, 1]`` up to rounding, shape ``(anchors, candidates)``, own negatives last."""
     others: Tensor
-    """Columns that are no negatives of an anchor, shape ``(anchors, 1 or 2)``, int64: first that of
-    its positive."""
+    """Columns that are no negatives of an anchor, shape ``(anchors, 0, 1 or 2)``, int64: first that
+    of its only positive."""
     max_negatives: int
     """An upper bound of ``num_negatives`` that is known without reading the device."""
     num_negatives: Tensor | None = None
@@ -117,11 +102,20 @@ class Scores(NamedTuple):
     left_out: Tensor | None = None
     """True where one of the first columns is no negative for another reason, such as an equal id;
     shape ``(anchors, some of the columns)``."""
+    is_labelled: bool = False
+    """Whether ``left_out`` marks the positives, none or several, and the anchor itself."""
 
     @property
     def positive(self) -> Tensor:
-        """The column of each anchor's positive, shape ``(anchors, 1)``, int64."""
+        """The column of each anchor's only positive, shape ``(anchors, 1)``, int64."""
         return self.others[:, :1]
+
+    @property
+    def positives(self) -> Tensor:
+        """True for the positives of labelled anchors, shape ``(anchors, candidates)``."""
+        if self.left_out is None:
+            raise RuntimeError("left_out must be known to tell the positives, got None.")
+        return self.left_out.scatter(1, self.others, False)
 
     def fill_others_(self, values: Tensor, number: float) -> Tensor:
         """Write a number wherever a column is no negative of the anchor, in place.
@@ -136,177 +130,6 @@ class Scores(NamedTuple):
         if self.left_out is not None:
             values[:, : self.left_out.shape[1]].masked_fill_(self.left_out, number)
         return values.scatter_(1, self.others, number)
-
-
-def build_candidates(
-    z0: Tensor,
-    z1: Tensor,
-    layout: Layout,
-    ids: Tensor | None = None,
-    negatives: Tensor | None = None,
-    rows: slice = slice(None),
-    queue: Keys | None = None,
-) -> list[Candidates]:
-    """Say who is compared with whom.
-
-    ==========  =======================  ============================  =========
-    layout      anchors                  candidates                    negatives
-    ==========  =======================  ============================  =========
-    "views"     both views (2n)          all other embeddings          2n - 2
-    "pairs"     both sides (2n)          the other side                n - 1
-    "queries"   ``z0`` (n)               ``z1``                        n - 1
-    ==========  =======================  ============================  =========
-
-    Explicit ``negatives`` and the keys of a ``queue`` are added to those of the anchors of ``z0``.
-
-    Args:
-        z0: Embeddings of the first view, shape ``(samples, features)``.
-        z1: Embeddings of the second view, same shape.
-        layout: "views" (NT-Xent), "pairs" (CLIP, symmetrised) or "queries" (one way).
-        ids: Samples with equal ids are never negatives of each other, shape ``(samples,)``.
-        negatives: Shape ``(shared, features)``, or ``(rows, own, features)`` for the anchors of
-            ``rows``.
-        rows: The samples that are anchors; all are candidates.
-        queue: Keys of earlier batches, on the device of ``z0``; those with an anchor's id are no
-            negatives of it.
-
-    Returns:
-        One group, or two where the anchors of ``z0`` and of ``z1`` see different candidates; the
-        anchors in the order ``[z0; z1]``, in float32 at least.
-
-    Raises:
-        ValueError: If no anchor can have a negative.
-    """
-    samples = z0.shape[0]
-    num_added = 0 if negatives is None else negatives.shape[-2]
-    num_added += 0 if queue is None else len(queue.vectors)
-    if samples == 0 or (samples == 1 and num_added == 0):
-        raise ValueError(
-            f'z0 must hold at least 2 samples in layout "{layout}", got {samples}: one sample has '
-            "no negative. Use a larger batch, drop the last incomplete one, or give negatives."
-        )
-    dtype = working_dtype(z0, z1)
-    # Both views at once: half the operations.
-    both = unit_vectors(torch.cat([z0, z1]).to(dtype))
-    others = _places(samples, z0.device)[:, rows]
-    if layout == "views" and not num_added:
-        # Both halves see the same candidates: one matrix product.
-        others = others.reshape(-1, 2)
-        whole = others.shape[0] == 2 * samples
-        itself = others[:, 1]
-        anchors = both if whole else both[itself]
-        both_ids = None if ids is None else torch.cat([ids, ids])
-        anchor_ids = both_ids if whole or both_ids is None else both_ids[itself]
-        return [Candidates(anchors, both, others, None, anchor_ids, both_ids)]
-
-    u0, u1 = both.view(2, samples, -1).unbind()
-    added, own = _added_negatives(queue, negatives, dtype)
-    ids, key_ids = _comparable_ids(ids, queue)
-    anchor_ids = None if ids is None else ids[rows]
-
-    def first_group(batch: Tensor, batch_ids: Tensor | None, others: Tensor) -> Candidates:
-        candidates = torch.cat([batch, *added]) if added else batch
-        if batch_ids is not None and key_ids is not None:
-            batch_ids = torch.cat([batch_ids, key_ids])
-        return Candidates(u0[rows], candidates, others, own, anchor_ids, batch_ids)
-
-    if layout == "views":
-        both_ids = None if ids is None else torch.cat([ids, ids])
-        second = Candidates(u1[rows], both, others[1], None, anchor_ids, both_ids)
-        return [first_group(both, both_ids, others[0]), second]
-    index = others[1, :, :1]  # of z0
-    first = first_group(u1, ids, index)
-    second = Candidates(u1[rows], u0, index, None, anchor_ids, ids)
-    return [first] if layout == "queries" else [first, second]
-
-
-@lru_cache(maxsize=8)
-def _places(samples: int, device: torch.device) -> Tensor:
-    """Where the other view of each sample and the sample itself stand among both views.
-
-    Kept, because steps are alike.
-
-    Returns:
-        Shape ``(2, samples, 2)``: the anchors of ``z0``, then those of ``z1``.
-    """
-    with torch.inference_mode(False):  # what is made there could not serve a gradient later
-        places = torch.arange(2 * samples, device=device).view(2, samples)
-        return torch.stack([places.flip(0), places], dim=2)
-
-
-def build_bank_candidates(
-    z0: Tensor,
-    z1: Tensor,
-    bank: Keys,
-    ids: Tensor | None = None,
-    negatives: Tensor | None = None,
-    rows: slice = slice(None),
-) -> list[Candidates]:
-    """Compare the anchors of ``z0`` with their positives in ``z1`` and the keys of a memory bank.
-
-    No other sample of the batch is a negative. An empty bank, without explicit ``negatives``,
-    leaves the anchors without any.
-
-    Args:
-        z0: Embeddings of the first view, shape ``(samples, features)``.
-        z1: Embeddings of the second view, same shape.
-        bank: Keys of earlier batches, on the device of ``z0``; those with an anchor's id are no
-            negatives of it.
-        ids: What each sample shows, shape ``(samples,)``.
-        negatives: As for :func:`build_candidates`.
-        rows: The samples that are anchors.
-
-    Returns:
-        One group, in float32 at least.
-
-    Raises:
-        ValueError: If there is no sample.
-    """
-    if len(z0) == 0:
-        raise ValueError("z0 must hold at least 1 sample, got 0.")
-    dtype = working_dtype(z0, z1)
-    u0, u1 = unit_vectors(z0[rows].to(dtype)), unit_vectors(z1[rows].to(dtype))
-    added, own = _added_negatives(bank, negatives, dtype)
-    ids, key_ids = _comparable_ids(ids, bank)
-    # The positive is seen by its anchor alone.
-    own = u1[:, None] if own is None else torch.cat([u1[:, None], own], dim=1)
-    keys = torch.cat(added)
-    return [
-        Candidates(
-            u0,
-            keys,
-            torch.full((len(u0), 1), len(keys), device=z0.device),
-            own,
-            None if ids is None else ids[rows],
-            key_ids,
-        )
-    ]
-
-
-def working_dtype(z0: Tensor, z1: Tensor) -> torch.dtype:
-    """Return the type that similarities of two views are computed in, float32 at least."""
-    return torch.promote_types(torch.promote_types(z0.dtype, z1.dtype), torch.float32)
-
-
-def _added_negatives(
-    keys: Keys | None, negatives: Tensor | None, dtype: torch.dtype
-) -> tuple[list[Tensor], Tensor | None]:
-    """Return what all anchors see beside the batch, and what each sees alone; unit vectors."""
-    added = [] if keys is None else [keys.vectors.to(dtype)]
-    if negatives is None:
-        return added, None
-    unit = unit_vectors(negatives.to(dtype))
-    return ([*added, unit], None) if unit.ndim == 2 else (added, unit)
-
-
-def _comparable_ids(ids: Tensor | None, keys: Keys | None) -> tuple[Tensor | None, Tensor | None]:
-    """Give new ids to a batch and to keys, so that one of them, -1, can mean a key without id."""
-    if ids is None or keys is None:
-        return ids, None
-    ascending = ids.sort().values
-    place = torch.searchsorted(ascending, keys.ids).clamp_max(len(ids) - 1)
-    is_there = keys.has_id & (ascending[place] == keys.ids)
-    return torch.searchsorted(ascending, ids), place.where(is_there, -1)
 
 
 def compare(group: Candidates, out: Tensor | None = None) -> Tensor:
@@ -347,4 +170,6 @@ def score(group: Candidates, similarity: Tensor) -> Scores:
     if group.anchor_ids is not None and group.candidate_ids is not None:
         left_out = group.anchor_ids[:, None] == group.candidate_ids
         num_negatives = group.count_negatives()
-    return Scores(similarity, group.others, group.max_negatives, num_negatives, left_out)
+    return Scores(
+        similarity, group.others, group.max_negatives, num_negatives, left_out, group.is_labelled
+    )

@@ -42,6 +42,51 @@ def check_batch(
         _check_finite(embeddings)
 
 
+def check_labelled(
+    embeddings: Tensor,
+    labels: Tensor,
+    references: Tensor | None = None,
+    reference_labels: Tensor | None = None,
+) -> None:
+    """Refuse labelled embeddings of the wrong kind or shape, see :func:`check_batch`.
+
+    Args:
+        embeddings: The anchors, shape ``(samples, features)``.
+        labels: Their labels, shape ``(samples,)``, an integer type.
+        references: The candidates, shape ``(candidates, features)``, or None.
+        reference_labels: Theirs, shape ``(candidates,)``; given with ``references`` or not at all.
+
+    Raises:
+        TypeError: If an argument is not a tensor or has the wrong kind of numbers.
+        ValueError: If shapes or devices do not fit together.
+    """
+    if (references is None) != (reference_labels is None):
+        given, lacking = ("references", "reference_labels")[:: -1 if references is None else 1]
+        raise ValueError(f"{lacking} must be given where {given} are, got None.")
+    tensors = {"embeddings": embeddings}
+    if references is not None:
+        tensors["references"] = references
+    _check_kinds(tensors)
+    for name, value in tensors.items():
+        if value.ndim != 2 or value.shape[1] != embeddings.shape[-1] or value.shape[1] == 0:
+            raise ValueError(
+                f"{name} must have shape (samples, features), with the features of embeddings, "
+                f"got {tuple(value.shape)}."
+            )
+    fewest = 2 if references is None else 1
+    if min(len(embeddings), *(len(value) for value in tensors.values())) < fewest:
+        raise ValueError(
+            f"embeddings must hold at least {fewest} samples, and references at least 1, got "
+            f"{', '.join(str(len(value)) for value in tensors.values())}."
+        )
+    _check_ids(labels, len(embeddings), "labels")
+    if references is not None and reference_labels is not None:
+        _check_ids(reference_labels, len(references), "reference_labels")
+    _check_devices({**tensors, "labels": labels})
+    if not torch.compiler.is_compiling() and torch.is_anomaly_enabled():
+        _check_finite(tensors)
+
+
 def _check_kinds(embeddings: dict[str, Tensor]) -> None:
     """Refuse what is no tensor of floating-point numbers."""
     for name, value in embeddings.items():
@@ -52,11 +97,14 @@ def _check_kinds(embeddings: dict[str, Tensor]) -> None:
 
 
 def _check_devices(tensors: dict[str, Tensor]) -> None:
-    """Refuse tensors that are not where ``z0`` is."""
-    device = tensors["z0"].device
+    """Refuse tensors that are not where the first is."""
+    first, *_ = tensors
+    device = tensors[first].device
     for name, value in tensors.items():
         if value.device != device:
-            raise ValueError(f"{name} must be on the device of z0, {device}, got {value.device}.")
+            raise ValueError(
+                f"{name} must be on the device of {first}, {device}, got {value.device}."
+            )
 
 
 def _check_finite(embeddings: dict[str, Tensor]) -> None:
@@ -67,15 +115,15 @@ def _check_finite(embeddings: dict[str, Tensor]) -> None:
             raise ValueError(f"{name} must be finite, got {bad} values that are NaN or inf.")
 
 
-def _check_ids(ids: Tensor, samples: int) -> None:
+def _check_ids(ids: Tensor, samples: int, name: str = "ids") -> None:
     """Refuse ids that are not one integer per sample."""
     if not isinstance(ids, Tensor):
-        raise TypeError(f"ids must be a tensor, got {type(ids).__name__}.")
+        raise TypeError(f"{name} must be a tensor, got {type(ids).__name__}.")
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise TypeError(f"ids must hold integers, got {ids.dtype}.")
+        raise TypeError(f"{name} must hold integers, got {ids.dtype}.")
     if ids.shape != (samples,):
         raise ValueError(
-            f"ids must hold one id per sample ({samples}), got shape {tuple(ids.shape)}."
+            f"{name} must hold one integer per sample ({samples}), got shape {tuple(ids.shape)}."
         )
 
 

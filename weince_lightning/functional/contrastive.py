@@ -55,7 +55,7 @@ class Whole:
         return [read(scores, torch.empty_like(scores.similarity)) for scores in self._scores]
 
     def losses(
-        self, objective: Objective, temperature: float | Tensor, weight: float
+        self, objective: Objective, temperature: float | Tensor, weight: float | Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return the weighted sum of the anchors' losses, with gradient, and the loss of each."""
         found, first = [], 0
@@ -118,12 +118,14 @@ def cross_entropy(scores: Scores, logits: Tensor) -> Tensor:
               = -\log \sigma(\ell_+ - \log \sum_- e^{\ell_-})
 
     Args:
-        scores: Similarities of a group.
+        scores: Similarities of a group; of labelled anchors see :func:`supervised_cross_entropy`.
         logits: Their logits, shape ``(anchors, candidates)``.
 
     Returns:
         In nats, shape ``(anchors,)``; 0 for an anchor without negatives.
     """
+    if scores.is_labelled:
+        return supervised_cross_entropy(scores, logits, scores.max_negatives)
     # The right-hand side keeps its relative accuracy where the loss is small; the difference of
     # the positive's logit and the sum over all candidates cancels there.
     positive = logits.gather(1, scores.positive).squeeze(1)
@@ -131,6 +133,39 @@ def cross_entropy(scores: Scores, logits: Tensor) -> Tensor:
     absent = torch.finfo(logits.dtype).min / 2
     negatives = scores.fill_others_(logits.clone(), absent).logsumexp(dim=1)
     return 0.0 - logsigmoid(positive - negatives)
+
+
+def supervised_cross_entropy(scores: Scores, logits: Tensor, top_m: int) -> Tensor:
+    r"""Cross-entropy with several positives: the mean of their log-probabilities.
+
+    .. math:: -\frac{1}{|P|} \sum_{p \in P} \log
+              \frac{e^{\ell_p}}{\sum_{q \in P} e^{\ell_q} + \sum_- e^{\ell_-}}
+
+    Args:
+        scores: Similarities of a group of labelled anchors.
+        logits: Their logits, shape ``(anchors, candidates)``.
+        top_m: How many of the hardest negatives count; all of them if there are fewer.
+
+    Returns:
+        In nats, shape ``(anchors,)``; 0 for an anchor without positives.
+
+    References:
+        Khosla et al., "Supervised Contrastive Learning", NeurIPS 2020, arXiv:2004.11362 (the loss
+        whose sum over the positives is outside the logarithm, equation 2).
+    """
+    is_positive = scores.positives
+    count = is_positive.sum(dim=1)
+    absent = torch.finfo(logits.dtype).min / 2
+    if top_m < scores.max_negatives:
+        negatives = scores.fill_others_(scores.similarity.detach().clone(), -torch.inf)
+        hardest = negatives.topk(top_m, dim=1)
+        # Of fewer negatives, the rest of the columns are positives or the anchor itself.
+        is_there = is_positive.gather(1, hardest.indices) | ~hardest.values.isneginf()
+        seen = logits.where(is_positive.scatter(1, hardest.indices, is_there), absent)
+    else:
+        seen = logits.scatter(1, scores.others, absent)
+    mean = logits.where(is_positive, 0).sum(dim=1) / count.clamp_min(1)
+    return (seen.logsumexp(dim=1) - mean).where(count > 0, 0)
 
 
 def top_m_cross_entropy(scores: Scores, link: Link, top_m: int) -> Tensor:
@@ -144,6 +179,8 @@ def top_m_cross_entropy(scores: Scores, link: Link, top_m: int) -> Tensor:
     Returns:
         In nats, shape ``(anchors,)``.
     """
+    if scores.is_labelled:
+        return supervised_cross_entropy(scores, link(scores.similarity), top_m)
     hard = hardest_negatives(scores, top_m)
     return cross_entropy(hard, link(hard.similarity))
 

@@ -8,14 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from weince_lightning.functional.candidates import (
-    Layout,
-    build_candidates,
-    compare,
-    score,
-)
+from weince_lightning.functional.candidates import compare, score
 from weince_lightning.functional.checks import check_batch
 from weince_lightning.functional.contrastive import cross_entropy, negated_similarities
+from weince_lightning.functional.layouts import Layout, build_candidates
 from weince_lightning.functional.links import softmax_logits
 from weince_lightning.functional.vectors import unit_vectors
 

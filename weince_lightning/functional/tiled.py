@@ -109,7 +109,7 @@ class Tiled:
         return score(block.anchors, similarity)
 
     def losses(
-        self, objective: Objective, temperature: float | Tensor, weight: float
+        self, objective: Objective, temperature: float | Tensor, weight: float | Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return the weighted sum of the anchors' losses, with gradient, and the loss of each.
 
@@ -205,7 +205,7 @@ class _TiledLosses(torch.autograd.Function):
         ctx: Any,
         tiled: Tiled,
         objective: Objective,
-        weight: float,
+        weight: float | Tensor,
         with_gradient: bool,
         temperature: float | Tensor,
         *tensors: Tensor | None,

@@ -8,22 +8,23 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
-from weince_lightning.distributed import gather, rank, shared_counts, world_size
-from weince_lightning.functional.candidates import (
-    Candidates,
-    Layout,
-    Scores,
-    build_bank_candidates,
-    build_candidates,
-    working_dtype,
-)
-from weince_lightning.functional.checks import check_batch
+from weince_lightning.distributed import gather, rank, world_size
+from weince_lightning.functional.candidates import Candidates, Scores
+from weince_lightning.functional.checks import check_batch, check_labelled
 from weince_lightning.functional.contrastive import (
     Objective,
     Whole,
     negated_similarities,
 )
 from weince_lightning.functional.fused import Blend
+from weince_lightning.functional.layouts import (
+    Labelled,
+    Layout,
+    build_bank_candidates,
+    build_candidates,
+    build_labelled_candidates,
+    working_dtype,
+)
 from weince_lightning.functional.links import shortfall
 from weince_lightning.functional.tails import (
     fit_pooled,
@@ -37,6 +38,7 @@ from weince_lightning.losses.checks import (
     check_integer,
     check_temperature,
 )
+from weince_lightning.losses.exchange import gather_labelled, gather_views
 from weince_lightning.losses.links import WeibitLink
 from weince_lightning.losses.parts import TopMTerm
 from weince_lightning.losses.queue import create_queue
@@ -74,8 +76,8 @@ class ContrastiveLoss(nn.Module, ABC):
                 raise TypeError(f"top_m_terms must hold TopMTerm objects, got {term!r}.")
         self.top_m_terms = nn.ModuleList(terms)
 
-    def _read_tail(self, scores: Whole | Tiled, sizes: list[int]) -> TailEvidence | None:
-        """Collect the evidence of all anchors; ``sizes`` are the samples of every rank."""
+    def _read_tail(self, scores: Whole | Tiled, anchors: list[int]) -> TailEvidence | None:
+        """Collect the evidence of all anchors; ``anchors`` are those of every rank."""
         return None
 
     @abstractmethod
@@ -95,7 +97,13 @@ class ContrastiveLoss(nn.Module, ABC):
         return self.terms(z0, z1, ids, negatives).loss
 
     def terms(
-        self, z0: Tensor, z1: Tensor, ids: Tensor | None = None, negatives: Tensor | None = None
+        self,
+        z0: Tensor,
+        z1: Tensor,
+        ids: Tensor | None = None,
+        negatives: Tensor | None = None,
+        *,
+        temperature: Tensor | None = None,
     ) -> ContrastiveTerms:
         """Compute the loss and what it is made of.
 
@@ -106,6 +114,8 @@ class ContrastiveLoss(nn.Module, ABC):
                 never negatives of each other.
             negatives: Explicit hard negatives of the anchors of ``z0``, with gradient: shape
                 ``(samples, own, features)``, each anchor's own, or ``(shared, features)``.
+            temperature: Takes the place of the loss's own in this call: a positive 0-dim tensor,
+                with gradient, as computed anew from a parameter at each step.
 
         Returns:
             The loss, in float32 (float64 if the inputs are), and its parts.
@@ -120,36 +130,115 @@ class ContrastiveLoss(nn.Module, ABC):
         keys = None if self.queue is None else self.queue.read(z1)
         sizes, rows = [len(z0)], slice(None)
         if self.gather_distributed and world_size() > 1:
-            sizes = self._exchange_sizes(z0, ids, negatives)
+            filled = 0 if self.queue is None else self.queue.filled
+            z0, z1, ids, negatives, sizes = gather_views(z0, z1, ids, negatives, filled)
             rows = slice(sum(sizes[: rank()]), sum(sizes[: rank() + 1]))
-            dtype = torch.promote_types(z0.dtype, z1.dtype)
-            views = torch.stack([z0.to(dtype), z1.to(dtype)], dim=1)
-            z0, z1 = gather(views, sizes).unbind(dim=1)
-            ids = None if ids is None else gather(ids, sizes)
-            if negatives is not None and negatives.ndim == 2:
-                negatives = gather(negatives)
         # Half precision can not hold the shortfalls: the endpoint's 1 - 1e-6 rounds to 1.
         with _without_autocast(z0.device.type):
             if keys is not None and self._has_memory_bank:
                 groups = build_bank_candidates(z0, z1, keys, ids, negatives, rows)
             else:
                 groups = build_candidates(z0, z1, self.layout, ids, negatives, rows, keys)
-            groups = [group.counted() for group in groups]
-            scores = self._compare(groups)
-            counts = [group.count_negatives() for group in groups]
-            num_negatives = counts[0] if len(counts) == 1 else torch.cat(counts)
-            is_step = self.training and torch.is_grad_enabled()
-            pooled = {k for k in self._links() if isinstance(k, WeibitLink) and k.beta == "pooled"}
-            if is_step and pooled:
-                self._move_running_shapes(pooled, scores, groups, num_negatives, sizes)
-            tail = self._read_tail(scores, sizes)
-            # So that the mean over the ranks, of losses and gradients, is that over all anchors.
-            weight = len(sizes) / (self._anchors_per_sample * sum(sizes))
-            objective = self._objective(groups, tail)
-            loss, per_anchor = scores.losses(objective, self.temperature, weight)
-            if is_step and self.queue is not None:
+            anchors = [self._anchors_per_sample * size for size in sizes]
+            tau = self.temperature if temperature is None else temperature
+            terms = self._evaluate(groups, anchors, len(anchors) / sum(anchors), tau)
+            if self._is_step and self.queue is not None:
                 self.queue.push(unit_vectors(z1.detach().to(working_dtype(z0, z1))), ids)
-            return ContrastiveTerms(loss, per_anchor, num_negatives, tail)
+            return terms
+
+    def supervised_terms(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        references: Tensor | None = None,
+        reference_labels: Tensor | None = None,
+    ) -> ContrastiveTerms:
+        """Compute the loss of labelled samples and its parts: equal labels are positives.
+
+        Each anchor loses the mean, over its positives, of the negative log-probability among all
+        its candidates; its tail is that of candidates with other labels. Neither ``layout`` nor
+        queues have a say.
+
+        Args:
+            embeddings: The anchors, raw, shape ``(samples, features)``, any float type.
+            labels: Of each anchor, shape ``(samples,)``, integers.
+            references: The candidates, shape ``(candidates, features)``; None: each anchor's are
+                all other anchors.
+            reference_labels: Of each candidate, shape ``(candidates,)``; with ``references``.
+
+        Returns:
+            The mean over the anchors that have a positive (0 where none has), and its parts, in
+            which the anchors without have 0.
+
+        Raises:
+            TypeError: If an argument is of the wrong kind.
+            ValueError: If shapes do not fit, or the loss has a queue.
+            RuntimeError: If several processes disagree in more than the number of samples.
+
+        References:
+            Khosla et al., "Supervised Contrastive Learning", NeurIPS 2020, arXiv:2004.11362,
+            equation 2, which this is where the logits are those of the softmax.
+
+        Example:
+            >>> import torch
+            >>> from weince_lightning import WEINCELoss
+            >>> z = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
+            >>> labels = torch.tensor([0, 0, 0, 1, 1, 1, 2, 3])
+            >>> WEINCELoss(0.1).supervised_terms(z, labels).per_anchor[6:]
+            tensor([0., 0.])
+        """
+        check_labelled(embeddings, labels, references, reference_labels)
+        if self.queue is not None:
+            raise ValueError(
+                f"{self.queue.argument} must be 0 for labelled samples, got {self.queue.size}. "
+                "Give earlier ones as references."
+            )
+        batch = Labelled(
+            embeddings,
+            labels.to(torch.int64),
+            references,
+            None if reference_labels is None else reference_labels.to(torch.int64),
+            0 if references is None else None,
+        )
+        sizes = [len(embeddings)]
+        if self.gather_distributed and world_size() > 1:
+            batch, sizes = gather_labelled(batch)
+        with _without_autocast(embeddings.device.type):
+            group = build_labelled_candidates(batch).counted()
+            # All with its label, itself aside, are no negatives.
+            count = (group.count_negatives() < group.max_negatives).sum()
+            if len(sizes) > 1:
+                count = gather(count[None], [1] * len(sizes)).sum()
+            weight = len(sizes) / count.clamp_min(1).to(group.anchors.dtype)
+            return self._evaluate([group], sizes, weight, self.temperature)
+
+    def _evaluate(
+        self,
+        groups: list[Candidates],
+        anchors: list[int],
+        weight: float | Tensor,
+        temperature: float | Tensor,
+    ) -> ContrastiveTerms:
+        """Compute the losses of this rank's anchors; ``anchors`` are those of every rank.
+
+        The weight is such that the mean over the ranks, of losses and gradients, is that over all
+        anchors.
+        """
+        groups = [group.counted() for group in groups]
+        scores = self._compare(groups)
+        counts = [group.count_negatives() for group in groups]
+        num_negatives = counts[0] if len(counts) == 1 else torch.cat(counts)
+        pooled = {k for k in self._links() if isinstance(k, WeibitLink) and k.beta == "pooled"}
+        if self._is_step and pooled:
+            self._move_running_shapes(pooled, scores, groups, num_negatives, anchors)
+        tail = self._read_tail(scores, anchors)
+        loss, per_anchor = scores.losses(self._objective(groups, tail), temperature, weight)
+        return ContrastiveTerms(loss, per_anchor, num_negatives, tail)
+
+    @property
+    def _is_step(self) -> bool:
+        """Whether state may move."""
+        return self.training and torch.is_grad_enabled()
 
     def _compare(self, groups: Sequence[Candidates]) -> Whole | Tiled:
         """Compute similarities block by block; :class:`Whole` is what that is tested against."""
@@ -164,7 +253,8 @@ class ContrastiveLoss(nn.Module, ABC):
                 losses = losses + term(part, temperature)
             return losses
 
-        return Objective(evaluate, None if len(self.top_m_terms) else self._blend(groups, tail))
+        has_blend = len(self.top_m_terms) == 0 and not groups[0].is_labelled
+        return Objective(evaluate, self._blend(groups, tail) if has_blend else None)
 
     @property
     def _anchors_per_sample(self) -> int:
@@ -173,25 +263,6 @@ class ContrastiveLoss(nn.Module, ABC):
     @property
     def _has_memory_bank(self) -> bool:
         return self.queue is not None and self.queue.argument == "memory_bank_size"
-
-    def _exchange_sizes(
-        self, z0: Tensor, ids: Tensor | None, negatives: Tensor | None
-    ) -> list[int]:
-        """Tell every process how many samples each has; in all else they must agree."""
-        alike = {
-            "The features of z0": z0.shape[1],
-            "The presence of ids (0 or 1)": int(ids is not None),
-            "The dimensions of negatives (0 without)": 0 if negatives is None else negatives.ndim,
-            "The keys of earlier batches, which each process loads from the checkpoint,": (
-                0 if self.queue is None else self.queue.filled
-            ),
-        }
-        counts = shared_counts([z0.shape[0], *alike.values()], z0.device)
-        sizes, *others = (list(column) for column in zip(*counts, strict=True))
-        for name, values in zip(alike, others, strict=True):
-            if len(set(values)) > 1:
-                raise RuntimeError(f"{name} must be the same in all processes, got {values}.")
-        return sizes
 
     def _links(self) -> list[object]:
         """List the links; terms may share one."""
@@ -204,20 +275,20 @@ class ContrastiveLoss(nn.Module, ABC):
         scores: Whole | Tiled,
         groups: list[Candidates],
         num_negatives: Tensor,
-        sizes: list[int],
+        anchors: list[int],
     ) -> None:
         """Let the pooled Weibit links follow the tail of this batch."""
         # Groups have as many anchors each.
-        anchors = self._anchors_per_sample * sum(sizes) // len(groups)
-        max_negatives = anchors * sum(group.max_negatives for group in groups)
+        each = sum(anchors) // len(groups)
+        max_negatives = each * sum(group.max_negatives for group in groups)
         if max_negatives == 0:  # an empty memory bank
             return
         parts = (shortfall(-negated_similarities(part)) for part in scores)
         smallest = pooled_tail(parts, max_negatives)
         total = num_negatives.sum()
-        if len(sizes) > 1:
-            smallest = gather(smallest, [len(smallest)] * len(sizes))
-            total = gather(total[None], [1] * len(sizes)).sum()
+        if len(anchors) > 1:
+            smallest = gather(smallest, [len(smallest)] * len(anchors))
+            total = gather(total[None], [1] * len(anchors)).sum()
         beta, r_squared = fit_pooled(smallest, total)
         for link in links:
             link.follow(beta, r_squared)

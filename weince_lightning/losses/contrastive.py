@@ -7,11 +7,7 @@ import torch
 from torch import Tensor
 
 from weince_lightning.distributed import gather
-from weince_lightning.functional.candidates import (
-    Candidates,
-    Layout,
-    Scores,
-)
+from weince_lightning.functional.candidates import Candidates, Scores
 from weince_lightning.functional.contrastive import (
     Whole,
     cross_entropy,
@@ -21,6 +17,7 @@ from weince_lightning.functional.contrastive import (
 )
 from weince_lightning.functional.fused import Blend
 from weince_lightning.functional.gates import reference_hardness
+from weince_lightning.functional.layouts import Layout
 from weince_lightning.functional.shapes import batch_shape
 from weince_lightning.functional.tails import TailFit
 from weince_lightning.functional.tiled import Tiled
@@ -242,7 +239,7 @@ class WEINCELoss(ContrastiveLoss):
         return Blend(1 - tail.gate, tail.gate * tail.shape)
 
     @torch.no_grad()
-    def _read_tail(self, scores: Whole | Tiled, sizes: list[int]) -> TailEvidence:
+    def _read_tail(self, scores: Whole | Tiled, anchors: list[int]) -> TailEvidence:
         settings = self.gate if isinstance(self.gate, TailGate) else TailGate()
 
         def read(part: Scores, spare: Tensor) -> TailFit:
@@ -253,9 +250,8 @@ class WEINCELoss(ContrastiveLoss):
         if len(fits) > 1:
             fit = TailFit(*(torch.cat(column) for column in zip(*fits, strict=True)))
         rho, beta_hat, r_squared = fit.rho, fit.beta_hat, fit.r_squared
-        if len(sizes) > 1:
-            own = torch.stack([rho, beta_hat, r_squared], dim=1)
-            everyone = gather(own, [self._anchors_per_sample * size for size in sizes])
+        if len(anchors) > 1:
+            everyone = gather(torch.stack([rho, beta_hat, r_squared], dim=1), anchors)
             rho, beta_hat, r_squared = everyone.unbind(dim=1)
         rho0 = reference_hardness(rho, settings.rho_quantile)
         if isinstance(self.gate, TailGate):

@@ -63,7 +63,8 @@ class ContrastiveModule(RebuildableModule):
         weight_decay: Weight decay of all parameters but biases and normalisation layers, at least
             0. LARS needs it above 0, since lightly's adapts decayed parameters alone.
         optimizer: "adam", "adamw" or "lars" (momentum 0.9).
-        schedule: Learning rate after warm-up: "constant", or "cosine" down to 0.1 % at the end.
+        schedule: Learning rate after warm-up: "constant", "cosine" down to 0.1 % at the end, or
+            "linear", which would reach 0 a step after the last.
         warmup_fraction: Share of the training steps over which the learning rate rises linearly,
             in ``[0, 1)``; 0.1 of 100 epochs are 10 epochs.
         backbone_options: Further arguments of a named backbone, such as
@@ -152,8 +153,8 @@ class ContrastiveModule(RebuildableModule):
         self.backbone = build_encoder(backbone, in_channels, image_size, **(backbone_options or {}))
         if channels_last:
             self.backbone.to(memory_format=torch.channels_last)
-        self.feature_dim = feature_dimension(self.backbone, in_channels, image_size)
-        self.projection_head = projection_head(self.feature_dim, projection_dim)
+        self.feature_dim = self._count_features()
+        self.projection_head = self._build_head(projection_dim)
         self.loss = WEINCELoss() if loss is None else loss
         self._save_settings()
 
@@ -284,6 +285,12 @@ class ContrastiveModule(RebuildableModule):
             "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
         }
 
+    def _count_features(self) -> int:
+        return feature_dimension(self.backbone, self.in_channels, self.image_size)
+
+    def _build_head(self, projection_dim: int) -> nn.Module:
+        return projection_head(self.feature_dim, projection_dim)
+
     def _logged_step(self, batch: Sequence[Any], stage: Stage) -> dict[str, Any]:
         outputs = self.step(batch)
         if outputs["loss"] is not None:
@@ -295,6 +302,7 @@ class ContrastiveModule(RebuildableModule):
                 prog_bar=True,
                 batch_size=len(outputs["labels"]),
                 sync_dist=True,
+                add_dataloader_idx=False,
             )
         return outputs
 

@@ -11,7 +11,7 @@ from torch.optim import Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 OptimizerName = Literal["adam", "adamw", "lars"]
-Schedule = Literal["constant", "cosine"]
+Schedule = Literal["constant", "cosine", "linear"]
 
 _OPTIMIZERS: dict[OptimizerName, Callable[..., Optimizer]] = {
     "adam": Adam,
@@ -63,5 +63,7 @@ def _rate_factor(step: int, num_steps: int, warmup_steps: int, schedule: Schedul
         return (step + 1) / warmup_steps
     if schedule == "constant":
         return 1.0
+    if schedule == "linear":
+        return max(0.0, (num_steps - step) / max(1, num_steps - warmup_steps))
     progress = min(1.0, (step - warmup_steps) / max(1, num_steps - 1 - warmup_steps))
     return 0.001 + 0.999 * (1.0 + math.cos(math.pi * progress)) / 2.0

@@ -1,0 +1,129 @@
+"""Unsupervised SimCSE with InfoNCE and with WEINCE: do definitions find their examples?
+
+    python benchmarks/wordnet_sentences.py data/wordnet
+    python benchmarks/simcse_wordnet.py --output docs/results/simcse_wordnet
+
+Trains a small BERT from scratch on WordNet as ``weince fit -c simcse/wordnet_tiny -c loss/LOSS``
+does, with each loss and seed, and then asks with each definition of test.tsv for its example among
+1,000: ``retrieval/top1``. Beside it stand the encoder of each seed before training and tf-idf with
+the training lines' frequencies. Writes numbers.json after every training, and table.md at the end.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from weince_lightning.callbacks import SentenceSimilarityMonitor
+from weince_lightning.cli.arguments import complete_arguments
+from weince_lightning.cli.command import WeinceCLI
+from weince_lightning.data import SentenceData
+from weince_lightning.data.text import read_pairs
+from weince_lightning.reporting.intervals import Summary, paired_difference, summarise
+
+CONFIG = "simcse/wordnet_tiny"
+TEMPERATURE = 0.1  # that of the configuration
+CANDIDATES = 1000
+LOSSES = {"InfoNCE": "loss/infonce", "WEINCE": "loss/weince"}
+BASELINE, UNTRAINED = "InfoNCE", "untrained"
+
+
+def train(loss: str, seed: int, data: Path, options: list[str]) -> Any:
+    """Run ``weince fit``, and return the command, with its model and data."""
+    files = {"train_file": "train.txt", "tokenizer": "vocab.txt", "retrieval_file": "val.tsv"}
+    with TemporaryDirectory() as folder:
+        arguments = ["fit", "-c", CONFIG, "-c", loss, f"--model.loss.temperature={TEMPERATURE}"]
+        arguments += [f"--data.{name}={data / file}" for name, file in files.items()]
+        arguments += [f"--seed_everything={seed}", "--trainer.logger=false", *options]
+        arguments += [f"--trainer.default_root_dir={folder}", "--trainer.accelerator=cpu"]
+        return WeinceCLI(complete_arguments(arguments))
+
+
+def score(model: LightningModule, data: SentenceData, pairs: Path) -> float:
+    """Return the share of the definitions that find their example."""
+    asked = SentenceData(**{**data.hparams, "retrieval_file": pairs, "sts_file": None})
+    trainer = Trainer(
+        accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+        callbacks=[SentenceSimilarityMonitor(CANDIDATES)],
+    )  # fmt: skip
+    (metrics,) = trainer.validate(model, asked, verbose=False)
+    return metrics["retrieval/top1"]
+
+
+def score_tf_idf(data: Path) -> float:
+    """Return the same for counts of words, weighted by their rarity in the training lines."""
+    weights = TfidfVectorizer().fit((data / "train.txt").read_text(encoding="utf-8").splitlines())
+    pairs = read_pairs(data / "test.tsv")
+    found = []
+    for first in range(0, len(pairs) // CANDIDATES * CANDIDATES, CANDIDATES):
+        block = pairs[first : first + CANDIDATES]
+        definitions = weights.transform([pair.first for pair in block])
+        examples = weights.transform([pair.second for pair in block])
+        nearest = (definitions @ examples.T).toarray().argmax(axis=1)
+        found.append(float((nearest == np.arange(len(block))).mean()))
+    return float(np.mean(found))
+
+
+def table(top1: Mapping[str, Mapping[int, float]], tf_idf: float) -> str:
+    """Set means over the seeds in a table, with intervals and differences paired by seed."""
+    lines = [
+        f"| encoder | top-1 among {CANDIDATES} | minus {UNTRAINED} | minus {BASELINE} | seeds |",
+        "| --- | --- | --- | --- | --- |",
+        f"| tf-idf | {tf_idf:.4f} | - | - | - |",
+    ]
+    for name, values in top1.items():
+        cells = [_show(summarise(list(values.values())))]
+        for other in (UNTRAINED, BASELINE):
+            is_known = other != name and other in top1
+            difference = paired_difference(values, top1[other]) if is_known else None
+            cells.append(_show(difference, sign="+") if difference else "-")
+        lines.append(f"| {name} | {' | '.join(cells)} | {len(values)} |")
+    return "\n".join(lines)
+
+
+def _show(summary: Summary, sign: str = "") -> str:
+    half = "" if summary.half_width is None else f" ± {summary.half_width:.4f}"
+    return f"{summary.mean:{sign}.4f}{half}"
+
+
+def main() -> None:
+    """Train all, and write what was found."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--output", type=Path, required=True, help="folder to write to")
+    parser.add_argument("--data", type=Path, default=Path("data/wordnet"), help="the text files")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[7, 21, 63], help="encoder seeds")
+    parser.add_argument("--losses", nargs="+", choices=[*LOSSES], default=[*LOSSES])
+    parser.add_argument("--threads", type=int, default=1, help="threads of a training")
+    given, options = parser.parse_known_args()  # the rest is for weince fit
+    torch.set_num_threads(given.threads)
+    given.output.mkdir(parents=True, exist_ok=True)
+    top1: dict[str, dict[int, float]] = {name: {} for name in (UNTRAINED, *given.losses)}
+    seconds: dict[str, dict[int, float]] = {name: {} for name in given.losses}
+    tf_idf = score_tf_idf(given.data)
+    for seed in given.seeds:
+        for name, loss in [(UNTRAINED, "loss/infonce"), *((n, LOSSES[n]) for n in given.losses)]:
+            start = time.perf_counter()
+            more = ["--trainer.max_steps=0"] if name == UNTRAINED else []
+            command = train(loss, seed, given.data, [*options, *more])
+            if name != UNTRAINED:
+                seconds[name][seed] = time.perf_counter() - start
+            top1[name][seed] = score(command.model, command.datamodule, given.data / "test.tsv")
+            numbers = {"options": options, "threads": given.threads, "tf-idf": tf_idf}
+            numbers |= {"top1": top1, "seconds": seconds}
+            (given.output / "numbers.json").write_text(json.dumps(numbers, indent=1) + "\n")
+    (given.output / "table.md").write_text(table(top1, tf_idf) + "\n", encoding="utf-8")
+    print(table(top1, tf_idf))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""The SimCSE configurations: complete files that train what they name, under any loss layer."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sentences
+import torch
+import yaml
+from jsonargparse import capture_parser
+
+from weince_lightning import InfoNCELoss, WEINCELoss
+from weince_lightning.cli.arguments import complete_arguments, find_config, packaged_configs
+from weince_lightning.cli.command import WeinceCLI
+from weince_lightning.module import SentenceModule
+
+pytest.importorskip("transformers")
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = packaged_configs()
+QUIET = ["--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Files under the names of the configuration, of this test's few sentences."""
+    folder = tmp_path_factory.mktemp("wordnet")
+    pairs = [f"{a}\t{b}" for a, b in zip(*[iter(sentences.SENTENCES)] * 2, strict=True)]
+    sentences.write_lines(folder / "train.txt", sentences.SENTENCES)
+    sentences.write_vocabulary(folder)
+    for name in ("val.tsv", "test.tsv"):
+        sentences.write_lines(folder / name, pairs)
+    return folder
+
+
+def run_fit(folder, *arguments):
+    files = {"train_file": "train.txt", "tokenizer": "vocab.txt", "retrieval_file": "val.tsv"}
+    given = [f"--data.{name}={folder / file}" for name, file in files.items()]
+    given += ["--trainer.accelerator=cpu", "--data.batch_size=8", *QUIET]
+    return WeinceCLI(complete_arguments(["fit", *arguments, *given]))
+
+
+@pytest.mark.parametrize("layer", [None, "loss/infonce", "loss/weince"])
+def test_tiny_configuration_trains_under_each_loss(folder, tmp_path, monkeypatch, layer):
+    monkeypatch.chdir(tmp_path)
+    layers = ["-c", "simcse/wordnet_tiny"]
+    if layer:
+        layers += ["-c", layer, "--model.loss.temperature=0.1"]
+    cli = run_fit(folder, *layers, "--trainer.max_steps=2", "--trainer.val_check_interval=2")
+    assert type(cli.model) is SentenceModule
+    assert type(cli.model.loss) is (InfoNCELoss if layer == "loss/infonce" else WEINCELoss)
+    assert cli.model.loss.temperature == 0.1
+    assert {"train/loss", "val/loss", "retrieval/top1"} <= cli.trainer.callback_metrics.keys()
+    (checkpoint,) = tmp_path.rglob("last.ckpt")
+    again = SentenceModule.load_from_checkpoint(checkpoint, weights_only=True)
+    tokens = torch.tensor([[2, 7, 8, 3]])
+    assert torch.equal(again.eval()(tokens), cli.model.eval()(tokens))
+
+
+def test_checkpoint_of_the_command_is_validated_by_its_path_alone(
+    folder, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    options = ["--trainer.max_steps=2", "--trainer.val_check_interval=2"]
+    fitted = run_fit(folder, "-c", "simcse/wordnet_tiny", *options)
+    (checkpoint,) = tmp_path.rglob("last.ckpt")
+    capsys.readouterr()
+    cli = WeinceCLI(complete_arguments(["validate", "--ckpt_path", str(checkpoint)]))
+    expected = fitted.trainer.callback_metrics["retrieval/top1"]
+    assert cli.trainer.callback_metrics["retrieval/top1"] == expected
+    assert "retrieval/top1" in capsys.readouterr().out
+
+
+def test_paper_configuration_trains_a_pretrained_encoder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    home = tmp_path / "data" / "simcse"
+    sentences.write_bert(home / "bert-base-uncased")
+    sentences.write_lines(home / "wiki1m_for_simcse.txt", sentences.SENTENCES)
+    pairs = zip(sentences.SENTENCES, reversed(sentences.SENTENCES), strict=True)
+    scored = [f"{i % 6}\t{first}\t{second}" for i, (first, second) in enumerate(pairs)]
+    sentences.write_lines(home / "sts_dev.tsv", scored)
+    options = ["--trainer.val_check_interval=1.0", "--trainer.accelerator=cpu", *QUIET]
+    cli = WeinceCLI(complete_arguments(["fit", "-c", "simcse/bert_base", *options]))
+    assert "sts/spearman" in cli.trainer.callback_metrics
+    assert sorted(path.name for path in tmp_path.rglob("*.ckpt")) == ["best.ckpt", "last.ckpt"]
+    (group,) = cli.trainer.optimizers[0].param_groups
+    assert (group["initial_lr"], group["weight_decay"]) == (3e-5, 0.0)
+    assert (cli.model.loss.layout, cli.model.loss.temperature) == ("queries", 0.05)
+
+
+@pytest.mark.parametrize("name", [name for name in CONFIGS if name.startswith("simcse/")])
+def test_every_argument_of_the_files_is_known(name):
+    parser = capture_parser(lambda: WeinceCLI(["fit"]))
+    parsed = parser.parse_args(["fit", "-c", find_config(name)]).fit
+    given = yaml.safe_load(CONFIGS[name].read_text(encoding="utf-8"))
+    assert parsed.model.class_path == given["model"]["class_path"]
+    assert parsed.data.class_path == given["data"]["class_path"]
+
+
+def test_benchmark_compares_the_losses_and_the_untrained_encoder(folder, tmp_path):
+    import json
+
+    options = ["--trainer.max_steps=2", "--trainer.val_check_interval=2", *QUIET]
+    script = [sys.executable, "benchmarks/simcse_wordnet.py", "--seeds", "1", "2"]
+    command = [*script, "--data", folder, "--output", tmp_path, "--data.batch_size=8", *options]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=600)
+    numbers = json.loads((tmp_path / "numbers.json").read_text())
+    assert set(numbers["top1"]) == {"untrained", "InfoNCE", "WEINCE"}
+    assert all(set(values) == {"1", "2"} for values in numbers["top1"].values())
+    rows = (tmp_path / "table.md").read_text(encoding="utf-8").splitlines()
+    assert [row.split(" | ")[0].strip("| ") for row in rows[2:]] == [
+        "tf-idf", "untrained", "InfoNCE", "WEINCE",
+    ]  # fmt: skip

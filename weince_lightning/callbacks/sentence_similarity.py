@@ -1,0 +1,103 @@
+"""Whether similarities of sentences agree with people, and sentences find their partners."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+from torchmetrics.functional import spearman_corrcoef
+
+from weince_lightning.callbacks.padding import Padding
+from weince_lightning.distributed import gather
+from weince_lightning.functional.retrieval import paired_similarity, top1_among
+
+
+class SentenceSimilarityMonitor(Callback):
+    """Log what the features of pairs of sentences are worth, at the end of a validation epoch.
+
+    It reads the ``features`` (of the first and of the second sentences) and ``labels`` that
+    ``validation_step`` returns, as :class:`~weince_lightning.module.SentenceModule` does with the
+    pairs of :class:`~weince_lightning.data.SentenceData`; nothing is computed twice, and training
+    goes as without it. The sanity check is skipped, each pair counts once whatever a distributed
+    sampler repeats, and several processes log what one would.
+
+    - ``sts/spearman``, over all pairs whose labels are floating-point numbers, the scores that
+      people gave: Spearman's rank correlation of score and cosine similarity, -1 to 1.
+    - ``retrieval/top1``, over all other pairs: the part of the first sentences to which, among the
+      second ones of ``num_candidates`` pairs, their own is nearest by cosine similarity. Pairs are
+      put in the order of their labels, which are numbers.
+
+    Features of the latter wait for the end of the epoch on the device.
+
+    Args:
+        num_candidates: Sentences among which each looks for its partner, at least 2; fewer if there
+            are fewer pairs.
+
+    Raises:
+        ValueError: If ``num_candidates`` is out of its range.
+    """
+
+    def __init__(self, num_candidates: int = 1000) -> None:
+        if num_candidates < 2:
+            raise ValueError(f"num_candidates must be at least 2, got {num_candidates}.")
+        self.num_candidates = num_candidates
+        self._padding = Padding()
+        self._scored: list[Tensor] = []
+        self._features: list[Tensor] = []
+        self._numbers: list[Tensor] = []
+
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin with nothing kept."""
+        self._scored, self._features, self._numbers = [], [], []
+        self._padding.start(trainer.val_dataloaders)
+
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Keep what the end of the epoch needs."""
+        first, second, labels = _read_pairs(outputs)  # in the sanity check too
+        own = self._padding.count_own(len(labels), dataloader_idx)
+        first, second, labels = first[:own], second[:own], labels[:own]
+        if labels.is_floating_point():
+            similarity = paired_similarity(first, second)
+            self._scored.append(torch.stack([similarity, labels.to(similarity.dtype)], dim=1))
+        else:
+            self._features.append(torch.stack([first, second], dim=1))
+            self._numbers.append(labels)
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log the numbers of all processes' pairs."""
+        if trainer.sanity_checking:
+            return
+        metrics = {}
+        if self._scored:
+            similarity, scores = gather(torch.cat(self._scored)).unbind(dim=1)
+            metrics["sts/spearman"] = spearman_corrcoef(similarity, scores)
+        if self._features:
+            features = gather(torch.cat(self._features))
+            order = gather(torch.cat(self._numbers)).argsort(stable=True)
+            first, second = features[order].unbind(dim=1)
+            metrics["retrieval/top1"] = top1_among(first, second, self.num_candidates)
+        for name, value in metrics.items():
+            # All processes have the same number; the mean of three of them would be rounded.
+            pl_module.log(name, value, prog_bar=True, sync_dist=True, reduce_fx="max")
+
+
+def _read_pairs(outputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """The features of both sides of some pairs, detached, and their labels."""
+    if isinstance(outputs, Mapping):
+        features, labels = outputs.get("features"), outputs.get("labels")
+        if isinstance(features, Sequence) and len(features) == 2 and isinstance(labels, Tensor):
+            return features[0].detach(), features[1].detach(), labels
+    found = sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
+    raise TypeError(
+        "validation_step must return a dict with features (a pair of tensors) and labels for "
+        f"SentenceSimilarityMonitor, got {found}."
+    )

@@ -1,0 +1,75 @@
+"""A text file as a sequence of its lines, which stay on disk."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_CHUNK = 2**24
+"""Bytes searched for ends of lines at once."""
+
+
+class Lines:
+    r"""The lines of a UTF-8 file that are not empty; in memory is where each begins and ends.
+
+    Sixteen bytes a line, whatever its length. A copy in another process opens the file anew.
+
+    Args:
+        path: A file with one text a line, ended by ``\n`` or ``\r\n``.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If all its lines are empty.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "lines.txt"
+        ...     _ = path.write_text("One.\n\nAnother.", encoding="utf-8")
+        ...     lines = Lines(path)
+        ...     len(lines), lines[1]
+        (2, 'Another.')
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise FileNotFoundError(f"There must be a text file {self.path}, one text a line.")
+        self._bytes: NDArray[np.uint8] | None = None
+        self._starts, self._ends = self._find()
+        if not len(self._starts):
+            raise ValueError(f"{self.path} must hold at least one text, got empty lines alone.")
+
+    def __len__(self) -> int:
+        """Count the lines."""
+        return len(self._starts)
+
+    def __getitem__(self, index: int) -> str:
+        """Read a line, without its end."""
+        raw = self._contents()[self._starts[index] : self._ends[index]].tobytes()
+        return raw.decode("utf-8").rstrip("\r")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the file out, which would be copied whole."""
+        return {**self.__dict__, "_bytes": None}
+
+    def _contents(self) -> NDArray[np.uint8]:
+        if self._bytes is None:
+            self._bytes = np.memmap(self.path, mode="r")
+        return self._bytes
+
+    def _find(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Find where the lines begin and end, their line feeds aside."""
+        size = self.path.stat().st_size
+        if size == 0:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        found, contents = [], self._contents()
+        for first in range(0, size, _CHUNK):
+            found.append(np.flatnonzero(contents[first : first + _CHUNK] == ord("\n")) + first)
+        ends = np.concatenate([*found, [size]])
+        starts = np.concatenate([[0], ends[:-1] + 1])
+        lengths = ends - starts
+        is_text = lengths > 0
+        is_text[is_text] = (lengths[is_text] > 1) | (contents[starts[is_text]] != ord("\r"))
+        return starts[is_text], ends[is_text]

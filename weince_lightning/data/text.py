@@ -1,0 +1,220 @@
+"""Sentences for contrastive pretraining, and pairs of them for its validation."""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from weince_lightning.data.lines import Lines
+from weince_lightning.data.seeded import SeededData, check_integer
+from weince_lightning.data.tokens import Tokens
+
+
+class Pair(NamedTuple):
+    """Two sentences of a validation file."""
+
+    first: str
+    """The one that asks, where that makes a difference."""
+    second: str
+    """The other one."""
+    label: float | int
+    """How similar people find them, or else the number of the pair in its file."""
+
+
+class SentenceData(SeededData):
+    r"""Sentences of a text file, one a line, and pairs of sentences for validation.
+
+    Training batches are ``(views, labels)``: twice the same int64 tensor of tokens
+    ``(batch, length)``, since dropout in the encoder is the augmentation, and labels -1. The file
+    is read sentence by sentence as they are needed; memory grows with the number of lines alone.
+    The order follows from a seed and the epoch, as that of
+    :class:`~weince_lightning.data.VisionData` does: processes share it, and a training that is
+    resumed within an epoch sees what it would have seen. A last incomplete batch is dropped, unless
+    it is the only one.
+
+    Validation has a loader for each file that is given, with batches ``(views, labels)`` of the
+    tokens of the first and of the second sentences. Labels of ``sts_file`` are its scores, float32;
+    those of ``retrieval_file`` the numbers of its pairs, int64.
+    :class:`~weince_lightning.callbacks.SentenceSimilarityMonitor` tells them apart by that.
+
+    Args:
+        train_file: Text file in UTF-8 with a sentence a line; empty lines are passed over.
+        tokenizer: Folder of a tokenizer that transformers reads, or the vocabulary of a BERT
+            tokenizer in lower case, one word piece a line; nothing is downloaded.
+        sts_file: Lines ``score \t sentence \t sentence``: how similar people find them.
+        retrieval_file: Lines ``sentence \t sentence``: the first is to find the second among those
+            of other lines.
+        batch_size: Sentences (in validation pairs) per batch and process, at least 1.
+        max_length: Tokens of a sentence, at least 3; what follows is cut off.
+        val_max_length: The same for validation; None is ``max_length``.
+        num_workers: Processes that read and tokenise beside the main one.
+
+    Attributes:
+        vocab_size: Number of tokens.
+        pad_token_id: Token that fills short sentences up.
+
+    Raises:
+        TypeError: If a number is no integer.
+        ValueError: If it is out of its range.
+    """
+
+    def __init__(
+        self,
+        train_file: str | Path,
+        tokenizer: str | Path,
+        sts_file: str | Path | None = None,
+        retrieval_file: str | Path | None = None,
+        batch_size: int = 64,
+        max_length: int = 32,
+        val_max_length: int | None = None,
+        num_workers: int = 0,
+    ) -> None:
+        super().__init__(batch_size, num_workers)
+        check_integer("max_length", max_length, 3)
+        if val_max_length is not None:
+            check_integer("val_max_length", val_max_length, 3)
+        self.hparams.update(
+            train_file=str(train_file),
+            tokenizer=str(tokenizer),
+            sts_file=None if sts_file is None else str(sts_file),
+            retrieval_file=None if retrieval_file is None else str(retrieval_file),
+            batch_size=batch_size,
+            max_length=max_length,
+            val_max_length=val_max_length,
+            num_workers=num_workers,
+        )
+        self.train_file = Path(train_file).expanduser()
+        self.tokenizer = Path(tokenizer).expanduser()
+        self.sts_file = None if sts_file is None else Path(sts_file).expanduser()
+        self.retrieval_file = None if retrieval_file is None else Path(retrieval_file).expanduser()
+        self.max_length = max_length
+        self.val_max_length = val_max_length or max_length
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        """The tokenizer, read when it is first asked for."""
+        return Tokens(self.tokenizer)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens."""
+        return self.tokens.vocab_size
+
+    @property
+    def pad_token_id(self) -> int:
+        """Token that fills short sentences up."""
+        return self.tokens.pad_token_id
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """All sentences in random order."""
+        lines = Lines(self.train_file)
+        return self._seeded_loader(
+            lambda seed: _Sentences(lines), len(lines), _TrainBatch(self.tokens, self.max_length)
+        )
+
+    def val_dataloader(self) -> list[DataLoader[Any]]:
+        """The pairs of each file that was given, in its order."""
+        readers: list[tuple[Path | None, Callable[[Path], list[Pair]]]] = [
+            (self.sts_file, read_scored_pairs),
+            (self.retrieval_file, read_pairs),
+        ]
+        collate = _PairBatch(self.tokens, self.val_max_length)
+        return [self._fixed_loader(_Pairs(read(path)), collate) for path, read in readers if path]
+
+
+def read_scored_pairs(path: Path) -> list[Pair]:
+    r"""Read lines ``score \t sentence \t sentence``.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If a line is something else, by its number.
+    """
+    pairs = []
+    for number, (score, first, second) in enumerate(_columns(path, 3), start=1):
+        try:
+            pairs.append(Pair(first, second, float(score)))
+        except ValueError:
+            raise ValueError(
+                f"{path}, line {number}, must begin with a number, got {score!r}."
+            ) from None
+    return pairs
+
+
+def read_pairs(path: Path) -> list[Pair]:
+    r"""Read lines ``sentence \t sentence``.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If a line is something else, by its number.
+    """
+    rows = enumerate(_columns(path, 2))
+    return [Pair(first, second, number) for number, (first, second) in rows]
+
+
+def _columns(path: Path, count: int) -> list[list[str]]:
+    """Split each line at its tabs."""
+    if not path.is_file():
+        raise FileNotFoundError(f"There must be a file {path} with {count} columns and tabs.")
+    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
+    for number, row in enumerate(rows, start=1):
+        if len(row) != count:
+            raise ValueError(
+                f"{path}, line {number}, must hold {count} columns with tabs between, got "
+                f"{len(row)}."
+            )
+    if not rows:
+        raise ValueError(f"{path} must hold at least one pair, got none.")
+    return rows
+
+
+class _Sentences(Dataset[str]):
+    """Lines, asked for by (line, seed); nothing here is random."""
+
+    def __init__(self, lines: Lines) -> None:
+        self.lines = lines
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def __getitem__(self, index: tuple[int, int] | int) -> str:
+        return self.lines[index[0] if isinstance(index, tuple) else index]
+
+
+class _Pairs(Dataset[Pair]):
+    def __init__(self, pairs: Sequence[Pair]) -> None:
+        self.pairs = pairs
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, index: int) -> Pair:
+        return self.pairs[index]
+
+
+class _TrainBatch:
+    """Tokenises a training batch; both views are one tensor."""
+
+    def __init__(self, tokens: Tokens, max_length: int) -> None:
+        self.tokens = tokens
+        self.max_length = max_length
+
+    def __call__(self, sentences: Sequence[str]) -> tuple[list[Tensor], Tensor]:
+        tokens = self.tokens(sentences, self.max_length)
+        return [tokens, tokens], torch.full((len(tokens),), -1)
+
+
+class _PairBatch:
+    """Tokenises the two sides of pairs."""
+
+    def __init__(self, tokens: Tokens, max_length: int) -> None:
+        self.tokens = tokens
+        self.max_length = max_length
+
+    def __call__(self, pairs: Sequence[Pair]) -> tuple[list[Tensor], Tensor]:
+        firsts, seconds, labels = zip(*pairs, strict=True)
+        views = [self.tokens(side, self.max_length) for side in (firsts, seconds)]
+        return views, torch.tensor(labels)
