@@ -43,10 +43,10 @@ class TailMonitor(Callback):
 
     With ``fit_threshold``, for any loss, ``tail/xi`` is the shape of a generalised Pareto
     distribution fitted to the largest 1 % of the similarities of different samples of validation,
-    the first 1000 of them, and ``tail/xi_low`` and ``tail/xi_high`` its 95 % interval, see
-    :func:`~weince_lightning.extremes.threshold.fit_threshold`; below 0 the tail has an end. Each is
-    NaN where it can not be had, such as the interval at -1/2 and below. It needs ``projections``
-    from ``validation_step``.
+    the first 1000 of them, each once, and ``tail/xi_low`` and ``tail/xi_high`` its 95 % interval,
+    see :func:`~weince_lightning.extremes.threshold.fit_threshold`; below 0 the tail has an end.
+    Each is NaN where it can not be had, such as the interval at -1/2 and below. It needs
+    ``projections`` from ``validation_step``.
 
     Args:
         every_n_steps: Optimizer steps between two looks, at least 1.
@@ -107,6 +107,11 @@ class TailMonitor(Callback):
         if trainer.is_global_zero and trainer.loggers:
             numbers = {name: value.cpu().numpy() for name, value in values.items()}
             log_histograms(trainer.loggers, numbers, step)
+
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin with nothing kept."""
+        if self.fit_threshold:
+            self._shape.start(trainer.val_dataloaders)
 
     def on_validation_batch_end(
         self,

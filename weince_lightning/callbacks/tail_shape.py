@@ -7,6 +7,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
+from weince_lightning.callbacks.padding import Padding
 from weince_lightning.distributed import gather, row_counts, world_size
 from weince_lightning.extremes.similarities import pool_views
 from weince_lightning.extremes.threshold import fit_threshold
@@ -17,20 +18,31 @@ MAX_SAMPLES = 1000
 
 
 class TailShapeLog:
-    """Keeps the projections of a validation epoch, and logs the shape of their tail."""
+    """Keeps the projections of a validation epoch, and logs the shape of their tail.
+
+    Each sample counts once: one that a distributed sampler repeats is as similar to itself as any
+    can be.
+    """
 
     def __init__(self) -> None:
         self._kept: list[Tensor] = []
         self._num_kept = 0
+        self._padding = Padding()
+
+    def start(self, loaders: Any) -> None:
+        """Begin an epoch with nothing; see :meth:`Padding.start`."""
+        self._kept, self._num_kept = [], 0
+        self._padding.start(loaders)
 
     def keep(self, outputs: Any) -> None:
-        """Keep the projections of a batch, until there are enough."""
+        """Keep the projections of a batch of the first loader, until there are enough."""
         projections = outputs.get("projections", ()) if isinstance(outputs, dict) else ()
         # Each process has its part of the first samples.
         wanted = -(-MAX_SAMPLES // world_size())
         if len(projections) == 2 and self._num_kept < wanted:
             views = torch.stack([view.detach().float() for view in projections], dim=1)
-            self._kept.append(views[: wanted - self._num_kept])
+            own = self._padding.count_own(len(views), dataloader_idx=0)
+            self._kept.append(views[: min(own, wanted - self._num_kept)])
             self._num_kept += len(self._kept[-1])
 
     def log(self, trainer: Trainer, pl_module: LightningModule) -> bool:
@@ -39,7 +51,7 @@ class TailShapeLog:
         Returns:
             Whether there were projections.
         """
-        kept, self._kept, self._num_kept = self._kept, [], 0
+        kept, self._kept = self._kept, []
         widths = row_counts(kept[0].shape[2] if kept else 0, pl_module.device)
         if max(widths) == 0:
             return False
