@@ -11,7 +11,8 @@ Trains two small encoders, one for each style, with InfoNCE and with WEINCE
 between the styles, and asks of emoji from subcategories that were held out of the training: is the
 nearest picture of the other style the same emoji? The temperature is learnt beside the encoders, as
 in CLIP, so that each loss has the one that it asks for and none is tuned on what is measured.
-Pixels compared as they are give the baseline. Writes a table, a figure and the numbers.
+Pixels compared as they are give the baseline. Writes the numbers after every training, and a table
+and a figure at the end; called again, it goes on with what is missing.
 """
 
 import argparse
@@ -401,32 +402,62 @@ def main() -> None:
     emoji = load(options.data)
     everything = torch.ones(len(emoji.ids), dtype=torch.bool)
     pixels_of_all = pixel_recall(emoji, everything, everything)
-    runs: list[dict[str, Any]] = []
-    for name in options.losses:
-        for seed in options.seeds:
+    options.output.mkdir(parents=True, exist_ok=True)
+    path = options.output / "numbers.json"
+    settings = {
+        name: value
+        for name, value in vars(options).items()
+        if not isinstance(value, Path) and name not in ("losses", "seeds")
+    }
+    numbers: dict[str, Any] = {
+        "benchmark": "emoji_retrieval",
+        "settings": settings,
+        "emoji": len(emoji.ids),
+        "pixels_of_all": pixels_of_all,
+        "runs": finished(path, settings),
+    }
+    runs = numbers["runs"]
+    done = {(run["name"], run["seed"]) for run in runs}
+    for seed in options.seeds:
+        for name in options.losses:
+            if (name, seed) in done:
+                continue
             found = train(emoji, LOSSES[name](), seed, options)
             candidates = int(hold_out(emoji.subcategories, seed).sum())
             runs.append({"name": name, "seed": seed, "candidates": candidates, **found})
+            write(path, numbers)
             print(f"{name}, seed {seed}: {100 * found[DIRECTIONS[0]]:.1f} %", flush=True)
     for seed in options.seeds:
         asked = hold_out(emoji.subcategories, seed)
         for name, found in pixel_recall(emoji, asked, ~asked).items():
-            place = {"name": name, "seed": seed, "candidates": int(asked.sum())}
-            runs.append({**place, **found, "temperature": None, "curve": []})
-    options.output.mkdir(parents=True, exist_ok=True)
-    numbers = {
-        "benchmark": "emoji_retrieval",
-        "settings": {key: value for key, value in vars(options).items()
-                     if not isinstance(value, Path)},
-        "emoji": len(emoji.ids),
-        "pixels_of_all": pixels_of_all,
-        "runs": runs,
-    }  # fmt: skip
-    text = json.dumps(numbers, indent=1, allow_nan=False) + "\n"
-    (options.output / "numbers.json").write_text(text, encoding="utf-8")
+            if (name, seed) not in done:
+                place = {"name": name, "seed": seed, "candidates": int(asked.sum())}
+                runs.append({**place, **found, "temperature": None, "curve": []})
+    order = [*LOSSES, *pixels_of_all]
+    runs.sort(key=lambda run: (order.index(run["name"]), run["seed"]))
+    write(path, numbers)
     (options.output / "table.md").write_text(table(runs, pixels_of_all) + "\n", encoding="utf-8")
     draw(runs).savefig(options.output / "figure.png", dpi=100)
     print(table(runs, pixels_of_all))
+
+
+def finished(path: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what an earlier call found; it must have had the same settings."""
+    if not path.is_file():
+        return []
+    numbers = json.loads(path.read_text(encoding="utf-8"))
+    if numbers["settings"] != settings:
+        raise SystemExit(
+            f"{path} was made with other settings, {numbers['settings']}. Give another --output."
+        )
+    return numbers["runs"]
+
+
+def write(path: Path, numbers: dict[str, Any]) -> None:
+    """Replace the file at once, so that a killed run leaves the last whole one."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(numbers, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    part.replace(path)
 
 
 if __name__ == "__main__":

@@ -216,6 +216,15 @@ def test_emoji_retrieval_writes_numbers_table_and_figure(tmp_path):
     assert [line.split(" | ")[0].removeprefix("| ") for line in lines[2:]] == names
     assert len({line.count("|") for line in lines}) == 1
     assert (output / "figure.png").read_bytes().startswith(b"\x89PNG")
+    numbers["runs"][0]["training"] = "kept"
+    del numbers["runs"][1]
+    (output / "numbers.json").write_text(json.dumps(numbers), encoding="utf-8")
+    again = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert again.stdout.count("InfoNCE, seed 2:") == again.stdout.count(", seed ") == 1
+    assert again.stdout.endswith(text)
+    assert json.loads((output / "numbers.json").read_text())["runs"][0]["training"] == "kept"
 
 
 def test_emoji_retrieval_says_how_to_get_what_is_absent(emoji_retrieval, tmp_path):
