@@ -94,6 +94,27 @@ def test_every_page_is_in_the_navigation():
     assert set(re.findall(r": (\S+\.md)$", navigation, re.MULTILINE)) == {*TEXTS, "readme.md"}
 
 
+def public_names() -> list[str]:
+    """What users import, by full name: ``__all__`` of packages, definitions of integrations."""
+    found = []
+    for package in ("losses", "module", "data", "callbacks"):
+        module = importlib.import_module(f"weince_lightning.{package}")
+        found += [f"{module.__name__}.{name}" for name in module.__all__]
+    # Read, not imported: their libraries may be absent.
+    for file in sorted((ROOT / "weince_lightning" / "integrations").glob("[!_]*.py")):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            name = getattr(node, "name", "_")
+            if not name.startswith("_"):
+                found.append(f"weince_lightning.integrations.{file.stem}.{name}")
+    return found
+
+
+@pytest.mark.parametrize("name", public_names())
+def test_every_public_name_has_an_entry_in_the_reference(name):
+    entries = re.findall(r"^::: (\S+)$", "\n".join(TEXTS.values()), re.MULTILINE)
+    assert name in entries
+
+
 def templates() -> list[str]:
     """All strings of the package, with … for each value that is put in."""
     found = []
