@@ -11,8 +11,9 @@ from torch.utils.data import DataLoader
 
 from weince_lightning import InfoNCELoss, WEINCELoss
 
-spt = pytest.importorskip("stable_pretraining")
+pytest.importorskip("stable_pretraining")
 
+import stable_pretraining as spt
 from stable_pretraining.forward import simclr
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
