@@ -1,5 +1,6 @@
 """Our losses under stable-pretraining's Module, beside the losses whose place they take."""
 
+from functools import partial
 from typing import Any
 
 import lightning
@@ -28,7 +29,9 @@ def value_and_gradient(loss: nn.Module) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("temperature", [0.1, 0.5])
 @pytest.mark.parametrize("layout", ["views", "pairs"])
-@pytest.mark.parametrize("build", [InfoNCELoss, lambda *a, **k: WEINCELoss(*a, gate=0.0, **k)])
+@pytest.mark.parametrize(
+    "build", [InfoNCELoss, partial(WEINCELoss, gate=0.0)], ids=["InfoNCELoss", "WEINCELoss"]
+)
 def test_without_a_gate_value_and_gradient_are_those_of_its_loss(build, layout, temperature):
     theirs = {"views": spt.losses.NTXEntLoss, "pairs": spt.losses.CLIPLoss}[layout](temperature)
     found, expected = map(value_and_gradient, (build(temperature, layout=layout), theirs))
@@ -62,7 +65,7 @@ def train(tmp_path_factory):
     """Train on digits with its Manager, Module and forward function; losses and weights."""
     folder = tmp_path_factory.mktemp("cache")
     before = spt.get_config().cache_dir
-    off = dict.fromkeys(("env_dump", "hardware_monitor", "hf_checkpoint", "progress_bar"), False)
+    off = dict.fromkeys(("env_dump", "hf_checkpoint", "progress_bar"), False)
     spt.set(cache_dir=str(folder), default_callbacks=off)
     images = torch.tensor(load_digits().images, dtype=torch.float32).unsqueeze(1) / 16
 
@@ -93,9 +96,9 @@ def train(tmp_path_factory):
 
 
 def test_an_encoder_learns_under_its_module(train):
-    losses, weights = train(WEINCELoss(0.5), 24, {"type": "AdamW", "lr": 1e-3})
+    losses, weights = train(WEINCELoss(0.5), 24, {"type": "AdamW", "lr": 3e-3})
     assert len(losses) == 24
-    assert losses[-1] < 0.9 * losses[0]
+    assert losses[-1] < 0.9 * losses[0], losses
     assert weights.isfinite().all()
 
 
