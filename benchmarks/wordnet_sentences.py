@@ -21,6 +21,7 @@ from tokenizers import BertWordPieceTokenizer
 
 PARTS_OF_SPEECH = ("noun", "verb", "adj", "adv")
 HELD_OUT = {"val": 2000, "test": 5000}
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 class Synset(NamedTuple):
@@ -89,9 +90,16 @@ def split(
 
 
 def learn_word_pieces(sentences: Iterable[str], size: int) -> list[str]:
-    """Learn a vocabulary of BERT's kind, in lower case."""
+    """Learn a vocabulary of BERT's kind, in lower case, the same in every run."""
     tokenizer = BertWordPieceTokenizer(lowercase=True)
-    tokenizer.train_from_iterator(sentences, vocab_size=size, show_progress=False)
+    sentences = list(sentences)
+    # Left to itself, the trainer meets the letters within words in an order of chance, and decides
+    # by it between pieces that are equally frequent.
+    letters = set(tokenizer.normalizer.normalize_str(" ".join(sentences))) - {" "}
+    first = [*SPECIAL, *(f"##{letter}" for letter in sorted(letters))]
+    tokenizer.train_from_iterator(
+        sentences, vocab_size=size, special_tokens=first, show_progress=False
+    )
     vocabulary = tokenizer.get_vocab()
     return sorted(vocabulary, key=vocabulary.__getitem__)
 

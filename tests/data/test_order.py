@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -40,6 +42,30 @@ def test_batches_of_all_processes_make_up_those_of_one(processes, monkeypatch):
         shares.append(order_of())
     dealt = [pair for step in zip(*shares, strict=True) for pair in step]
     assert dealt == (whole + whole)[: len(dealt)]
+
+
+@pytest.mark.parametrize("first", [0, 4, 9])
+@pytest.mark.parametrize("processes", [1, 3])
+def test_order_is_the_same_in_blocks_as_whole(processes, first, monkeypatch):
+    monkeypatch.setattr("weince_lightning.data.order.BLOCK", 3)
+    monkeypatch.setattr("weince_lightning.data.order.world_size", lambda: processes)
+    generator = np.random.default_rng((5, 2))
+    images = generator.permutation(10)
+    seeds = generator.integers(2**63, size=10)
+    size = -(-10 // processes)
+    for rank in range(processes):
+        monkeypatch.setattr("weince_lightning.data.order.rank", lambda rank=rank: rank)
+        own = np.roll(np.resize(images, size * processes)[rank::processes], -first)
+        assert order_of(5, 2, first) == list(zip(own.tolist(), seeds[own].tolist(), strict=True))
+
+
+def test_order_takes_sixteen_bytes_an_image():
+    tracemalloc.start()
+    for _ in zip(EpochOrder(1_000_000, seed=0), range(20_000), strict=False):
+        pass
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert 16e6 < peak < 20e6  # one list of integers takes forty bytes an image
 
 
 def test_iterations_outside_of_a_trainer_are_epochs():

@@ -50,6 +50,12 @@ def test_a_tail_has_at_least_ten_points():
     assert tail_size(500, 0.001, 1) == 10
 
 
+def test_nan_among_the_negatives_gives_nan_without_a_warning():
+    # Sorted last, it leaves its place to an excluded pair, which is infinitely far away.
+    shortfalls = torch.tensor([[0.1, 0.2, 0.3, 0.4, 0.5, math.inf, math.inf, math.nan]])
+    assert fit_all(shortfalls, None, 6).beta_hat.isnan().all()
+
+
 @pytest.mark.parametrize("beta", [1.0, 2.5, 6.0])
 def test_the_shape_of_a_weibull_sample_is_recovered(beta, generator):
     # Shortfalls u^(1/beta) have the distribution function x^beta. The slope of 500 order

@@ -62,12 +62,16 @@ def test_copy_for_a_worker_does_not_carry_the_file(tmp_path):
     assert pickle.loads(copy)[999] == lines[999]
 
 
-@pytest.mark.slow
-def test_a_million_lines_take_no_more_memory_than_their_places(tmp_path):
-    path = tmp_path / "lines.txt"
+def write_a_million(path):
     with path.open("w", encoding="utf-8") as file:
         for number in range(1_000_000):
             file.write(f"sentence number {number} with as many words as people write on average\n")
+    return path
+
+
+@pytest.mark.slow
+def test_a_million_lines_take_no_more_memory_than_their_places(tmp_path):
+    path = write_a_million(tmp_path / "lines.txt")
     tracemalloc.start()
     lines = Lines(path)
     for number in range(0, 1_000_000, 1000):
@@ -75,6 +79,20 @@ def test_a_million_lines_take_no_more_memory_than_their_places(tmp_path):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 70e6  # while searching four arrays of eight bytes a line; the texts are 70 MB
+
+
+@pytest.mark.slow
+def test_training_on_a_million_lines_takes_no_more_memory_than_their_places_and_order(tmp_path):
+    path = write_a_million(tmp_path / "lines.txt")
+    data = SentenceData(path, sentences.write_vocabulary(tmp_path))
+    _ = data.tokens
+    tracemalloc.start()
+    batches = iter(data.train_dataloader())
+    found = [next(batches)[0][0] for _ in range(20)]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert all(len(tokens) == 64 for tokens in found)
+    assert peak < 70e6  # that of finding the lines; kept are four arrays of eight bytes a line
 
 
 @pytest.mark.parametrize("contents", [b"", b"\n\n\r\n"])
@@ -200,6 +218,36 @@ def test_there_is_a_loader_for_each_file_that_is_given(files):
     assert SentenceData(**files).val_dataloader() == []
 
 
+def test_test_pairs_are_read_as_those_of_validation_are(files):
+    test = {f"test_{name}": files[name] for name in ("sts_file", "retrieval_file")}
+    data = SentenceData(**files, **test, batch_size=8)
+    for tested, validated in zip(data.test_dataloader(), data.val_dataloader(), strict=True):
+        for (views, labels), (expected, numbers) in zip(tested, validated, strict=True):
+            assert torch.equal(labels, numbers)
+            assert all(map(torch.equal, views, expected))
+
+
+def test_prediction_gives_every_sentence_in_its_order_with_its_number(files):
+    data = SentenceData(**files, predict_file=files["train_file"], batch_size=7)
+    batches = list(data.predict_dataloader())
+    assert [text for tokens, _ in batches for text in text_of(tokens)] == sentences.SENTENCES
+    numbers = torch.cat([numbers for _, numbers in batches])
+    assert numbers.tolist() == list(range(len(sentences.SENTENCES)))
+
+
+def test_file_that_was_not_given_is_named(files):
+    with pytest.raises(ValueError, match="test_sts_file or test_retrieval_file must be a file"):
+        SentenceData(**files).test_dataloader()
+    with pytest.raises(ValueError, match="predict_file must be a file with a sentence a line"):
+        SentenceData(**files).predict_dataloader()
+
+
+def test_pairs_end_at_line_feeds_alone(files):
+    sentences.write_lines(files["retrieval_file"], ["a cat\u2028a bird\tthe moon\x85"])
+    _, retrieval = SentenceData(**files).val_dataloader()
+    assert [len(labels) for _, labels in retrieval] == [1]
+
+
 def test_validation_may_read_longer_sentences(files):
     _, retrieval = SentenceData(**files, max_length=4, val_max_length=16).val_dataloader()
     assert next(iter(retrieval))[0][0].shape[1] > 4
@@ -221,12 +269,17 @@ def test_line_of_another_form_is_named(files, name, line, message):
         SentenceData(**files).val_dataloader()
 
 
-@pytest.mark.parametrize("name", ["train_file", "tokenizer", "sts_file", "retrieval_file"])
-def test_file_that_is_not_there_is_named(files, name):
-    files[name] = files[name].with_name("absent")
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [("train_file", "train"), ("tokenizer", "train"), ("sts_file", "val"),
+     ("retrieval_file", "val"), ("test_sts_file", "test"), ("test_retrieval_file", "test"),
+     ("predict_file", "predict")],
+)  # fmt: skip
+def test_file_that_is_not_there_is_named(files, name, stage):
+    files[name] = files["train_file"].with_name("absent")
     data = SentenceData(**files)
     with pytest.raises(FileNotFoundError, match="absent"):
-        data.train_dataloader(), data.val_dataloader()
+        getattr(data, f"{stage}_dataloader")()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from torch import nn
 
 import weince_lightning
 from weince_lightning import InfoNCELoss, WEINCELoss
+from weince_lightning.callbacks import SentenceSimilarityMonitor
 from weince_lightning.data import SentenceData
 from weince_lightning.module import SentenceModule
 from weince_lightning.networks.text import TextEncoder
@@ -130,6 +131,33 @@ def test_training_lowers_the_loss(tmp_path, loss):
     train(module, tmp_path, max_epochs=10)
     assert len(values) == 30
     assert sum(values[-5:]) < 0.5 * sum(values[:5])
+
+
+def test_test_run_gives_the_numbers_of_a_validation_of_the_same_pairs(tmp_path):
+    pairs = [f"{a}\t{b}" for a, b in zip(*[iter(sentences.SENTENCES)] * 2, strict=True)]
+    scored = [f"{number % 6}\t{pair}" for number, pair in enumerate(pairs)]
+    files = {
+        "sts_file": sentences.write_lines(tmp_path / "sts.tsv", scored),
+        "retrieval_file": sentences.write_lines(tmp_path / "pairs.tsv", pairs),
+    }
+    data = SentenceData(
+        sentences.write_lines(tmp_path / "train.txt", sentences.SENTENCES),
+        sentences.write_vocabulary(tmp_path),
+        **files,
+        **{f"test_{name}": path for name, path in files.items()},
+    )
+    trainer = Trainer(
+        accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+        callbacks=[SentenceSimilarityMonitor(num_candidates=10)],
+    )  # fmt: skip
+    module = build()
+    trainer.validate(module, data, verbose=False)
+    validated = dict(trainer.callback_metrics)
+    trainer.test(module, data, verbose=False)
+    tested = trainer.callback_metrics
+    assert tested["test/loss"] == validated["val/loss"]
+    for name in ("sts/spearman", "retrieval/top1"):
+        assert tested[name] == validated[name] != 0
 
 
 def test_any_function_of_two_views_is_a_loss():

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import sentences
 import torch
@@ -70,6 +71,49 @@ def test_checkpoint_of_the_command_is_validated_by_its_path_alone(
     expected = fitted.trainer.callback_metrics["retrieval/top1"]
     assert cli.trainer.callback_metrics["retrieval/top1"] == expected
     assert "retrieval/top1" in capsys.readouterr().out
+
+
+def test_checkpoint_is_tested_and_predicts_by_the_files_beside_it(
+    folder, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    options = ["--trainer.max_steps=2", "--trainer.val_check_interval=2"]
+    fitted = run_fit(folder, "-c", "simcse/wordnet_tiny", *options)
+    (checkpoint,) = tmp_path.rglob("last.ckpt")
+    call = ["--ckpt_path", str(checkpoint)]
+    pairs = f"--data.test_retrieval_file={folder / 'test.tsv'}"
+    cli = WeinceCLI(complete_arguments(["test", *call, pairs]))
+    expected = fitted.trainer.callback_metrics["retrieval/top1"]  # of the same pairs
+    assert cli.trainer.callback_metrics["retrieval/top1"] == expected
+    assert "test/loss" in capsys.readouterr().out
+
+    asked = f"--data.predict_file={folder / 'train.txt'}"
+    WeinceCLI(complete_arguments(["predict", *call, asked]))
+    found = np.load(checkpoint.with_suffix(".features.npz"))
+    module = fitted.model.eval()
+    with torch.no_grad():
+        features = module(fitted.datamodule.tokens(sentences.SENTENCES, 64))
+    np.testing.assert_allclose(found["features"], features, rtol=1e-4, atol=1e-5)
+    assert found["labels"].tolist() == list(range(len(features)))
+
+
+def commands(name):
+    """Commands in the comment at the head of a configuration, as their arguments."""
+    text = CONFIGS[name].read_text(encoding="utf-8")
+    return [line.split()[2:] for line in text.splitlines() if line.startswith("#   weince fit")]
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "temperature"),
+    [("simcse/bert_base", "queries", 0.05), ("simcse/wordnet_tiny", "views", 0.1)],
+)
+def test_commands_at_the_head_of_a_file_keep_its_layout_and_temperature(name, layout, temperature):
+    parser = capture_parser(lambda: WeinceCLI(["fit"]))
+    assert len(commands(name)) > 1
+    for command in commands(name):
+        parsed = parser.parse_args(complete_arguments(command)).fit
+        loss = parsed.model.init_args.loss.init_args
+        assert (loss.layout, loss.temperature) == (layout, temperature), command
 
 
 def test_paper_configuration_trains_a_pretrained_encoder(tmp_path, monkeypatch):

@@ -14,13 +14,14 @@ from weince_lightning.functional.retrieval import paired_similarity, top1_among
 
 
 class SentenceSimilarityMonitor(Callback):
-    """Log what the features of pairs of sentences are worth, at the end of a validation epoch.
+    """Log what the features of pairs of sentences are worth, at the end of validation and of test.
 
     It reads the ``features`` (of the first and of the second sentences) and ``labels`` that
-    ``validation_step`` returns, as :class:`~weince_lightning.module.SentenceModule` does with the
-    pairs of :class:`~weince_lightning.data.SentenceData`; nothing is computed twice, and training
-    goes as without it. The sanity check is skipped, each pair counts once whatever a distributed
-    sampler repeats, and several processes log what one would.
+    ``validation_step`` and ``test_step`` return, as those of
+    :class:`~weince_lightning.module.SentenceModule` do with the pairs of
+    :class:`~weince_lightning.data.SentenceData`; nothing is computed twice, and training goes as
+    without it. The sanity check is skipped, each pair counts once whatever a distributed sampler
+    repeats, and several processes log what one would.
 
     - ``sts/spearman``, over all pairs whose labels are floating-point numbers, the scores that
       people gave: Spearman's rank correlation of score and cosine similarity, -1 to 1.
@@ -49,8 +50,11 @@ class SentenceSimilarityMonitor(Callback):
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin with nothing kept."""
-        self._scored, self._features, self._numbers = [], [], []
-        self._padding.start(trainer.val_dataloaders)
+        self._start(trainer.val_dataloaders)
+
+    def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin with nothing kept."""
+        self._start(trainer.test_dataloaders)
 
     def on_validation_batch_end(
         self,
@@ -62,7 +66,35 @@ class SentenceSimilarityMonitor(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Keep what the end of the epoch needs."""
-        first, second, labels = _read_pairs(outputs)  # in the sanity check too
+        self._keep(outputs, dataloader_idx)  # in the sanity check too: refused before training
+
+    def on_test_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Keep what the end of the epoch needs."""
+        self._keep(outputs, dataloader_idx)
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log the numbers of all processes' pairs."""
+        if not trainer.sanity_checking:
+            self._log_all(pl_module)
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log the numbers of all processes' pairs."""
+        self._log_all(pl_module)
+
+    def _start(self, loaders: Any) -> None:
+        self._scored, self._features, self._numbers = [], [], []
+        self._padding.start(loaders)
+
+    def _keep(self, outputs: Any, dataloader_idx: int) -> None:
+        first, second, labels = _read_pairs(outputs)
         own = self._padding.count_own(len(labels), dataloader_idx)
         first, second, labels = first[:own], second[:own], labels[:own]
         if labels.is_floating_point():
@@ -72,10 +104,7 @@ class SentenceSimilarityMonitor(Callback):
             self._features.append(torch.stack([first, second], dim=1))
             self._numbers.append(labels)
 
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the numbers of all processes' pairs."""
-        if trainer.sanity_checking:
-            return
+    def _log_all(self, pl_module: LightningModule) -> None:
         metrics = {}
         if self._scored:
             similarity, scores = gather(torch.cat(self._scored)).unbind(dim=1)
@@ -98,6 +127,6 @@ def _read_pairs(outputs: Any) -> tuple[Tensor, Tensor, Tensor]:
             return features[0].detach(), features[1].detach(), labels
     found = sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
     raise TypeError(
-        "validation_step must return a dict with features (a pair of tensors) and labels for "
-        f"SentenceSimilarityMonitor, got {found}."
+        "validation_step and test_step must return a dict with features (a pair of tensors) and "
+        f"labels for SentenceSimilarityMonitor, got {found}."
     )

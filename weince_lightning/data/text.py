@@ -1,4 +1,4 @@
-"""Sentences for contrastive pretraining, and pairs of them for its validation."""
+"""Sentences for contrastive pretraining, and pairs of them to see what it learnt."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -15,7 +15,7 @@ from weince_lightning.data.tokens import Tokens
 
 
 class Pair(NamedTuple):
-    """Two sentences of a validation file."""
+    """Two sentences of a file of pairs."""
 
     first: str
     """The one that asks, where that makes a difference."""
@@ -26,7 +26,7 @@ class Pair(NamedTuple):
 
 
 class SentenceData(SeededData):
-    r"""Sentences of a text file, one a line, and pairs of sentences for validation.
+    r"""Sentences of a text file, one a line, and pairs of sentences for validation and test.
 
     Training batches are ``(views, labels)``: twice the same int64 tensor of tokens
     ``(batch, length)``, since dropout in the encoder is the augmentation, and labels -1. The file
@@ -39,7 +39,10 @@ class SentenceData(SeededData):
     Validation has a loader for each file that is given, with batches ``(views, labels)`` of the
     tokens of the first and of the second sentences. Labels of ``sts_file`` are its scores, float32;
     those of ``retrieval_file`` the numbers of its pairs, int64.
-    :class:`~weince_lightning.callbacks.SentenceSimilarityMonitor` tells them apart by that.
+    :class:`~weince_lightning.callbacks.SentenceSimilarityMonitor` tells them apart by that. So do
+    test files, those that ``Trainer.test`` and ``weince test`` read. Prediction has batches
+    ``(tokens, labels)`` in the order of ``predict_file``; labels are the numbers of its sentences,
+    from 0.
 
     Args:
         train_file: Text file in UTF-8 with a sentence a line; empty lines are passed over.
@@ -50,8 +53,11 @@ class SentenceData(SeededData):
             of other lines.
         batch_size: Sentences (in validation pairs) per batch and process, at least 1.
         max_length: Tokens of a sentence, at least 3; what follows is cut off.
-        val_max_length: The same for validation; None is ``max_length``.
+        val_max_length: The same for all but training; None is ``max_length``.
         num_workers: Processes that read and tokenise beside the main one.
+        test_sts_file: As ``sts_file``, for test.
+        test_retrieval_file: As ``retrieval_file``, for test.
+        predict_file: As ``train_file``: sentences whose features are wanted.
 
     Attributes:
         vocab_size: Number of tokens.
@@ -72,16 +78,25 @@ class SentenceData(SeededData):
         max_length: int = 32,
         val_max_length: int | None = None,
         num_workers: int = 0,
+        test_sts_file: str | Path | None = None,
+        test_retrieval_file: str | Path | None = None,
+        predict_file: str | Path | None = None,
     ) -> None:
         super().__init__(batch_size, num_workers)
         check_integer("max_length", max_length, 3)
         if val_max_length is not None:
             check_integer("val_max_length", val_max_length, 3)
+        files = {
+            "train_file": train_file,
+            "tokenizer": tokenizer,
+            "sts_file": sts_file,
+            "retrieval_file": retrieval_file,
+            "test_sts_file": test_sts_file,
+            "test_retrieval_file": test_retrieval_file,
+            "predict_file": predict_file,
+        }
         self.hparams.update(
-            train_file=str(train_file),
-            tokenizer=str(tokenizer),
-            sts_file=None if sts_file is None else str(sts_file),
-            retrieval_file=None if retrieval_file is None else str(retrieval_file),
+            **{name: None if path is None else str(path) for name, path in files.items()},
             batch_size=batch_size,
             max_length=max_length,
             val_max_length=val_max_length,
@@ -89,8 +104,11 @@ class SentenceData(SeededData):
         )
         self.train_file = Path(train_file).expanduser()
         self.tokenizer = Path(tokenizer).expanduser()
-        self.sts_file = None if sts_file is None else Path(sts_file).expanduser()
-        self.retrieval_file = None if retrieval_file is None else Path(retrieval_file).expanduser()
+        self.sts_file = _expanded(sts_file)
+        self.retrieval_file = _expanded(retrieval_file)
+        self.test_sts_file = _expanded(test_sts_file)
+        self.test_retrieval_file = _expanded(test_retrieval_file)
+        self.predict_file = _expanded(predict_file)
         self.max_length = max_length
         self.val_max_length = val_max_length or max_length
 
@@ -118,12 +136,44 @@ class SentenceData(SeededData):
 
     def val_dataloader(self) -> list[DataLoader[Any]]:
         """The pairs of each file that was given, in its order."""
+        return self._pair_loaders(self.sts_file, self.retrieval_file)
+
+    def test_dataloader(self) -> list[DataLoader[Any]]:
+        """The pairs of each test file that was given, in its order.
+
+        Raises:
+            ValueError: If there is none.
+        """
+        if self.test_sts_file is None and self.test_retrieval_file is None:
+            raise ValueError(
+                "test_sts_file or test_retrieval_file must be a file of pairs, got neither."
+            )
+        return self._pair_loaders(self.test_sts_file, self.test_retrieval_file)
+
+    def predict_dataloader(self) -> DataLoader[Any]:
+        """The sentences whose features are wanted, in their order.
+
+        Raises:
+            ValueError: If there is no ``predict_file``.
+        """
+        if self.predict_file is None:
+            raise ValueError("predict_file must be a file with a sentence a line, got None.")
+        collate = _NumberedBatch(self.tokens, self.val_max_length)
+        return self._fixed_loader(_Numbered(Lines(self.predict_file)), collate)
+
+    def _pair_loaders(
+        self, sts_file: Path | None, retrieval_file: Path | None
+    ) -> list[DataLoader[Any]]:
         readers: list[tuple[Path | None, Callable[[Path], list[Pair]]]] = [
-            (self.sts_file, read_scored_pairs),
-            (self.retrieval_file, read_pairs),
+            (sts_file, read_scored_pairs),
+            (retrieval_file, read_pairs),
         ]
         collate = _PairBatch(self.tokens, self.val_max_length)
         return [self._fixed_loader(_Pairs(read(path)), collate) for path, read in readers if path]
+
+
+def _expanded(path: str | Path | None) -> Path | None:
+    return None if path is None else Path(path).expanduser()
 
 
 def read_scored_pairs(path: Path) -> list[Pair]:
@@ -159,7 +209,8 @@ def _columns(path: Path, count: int) -> list[list[str]]:
     """Split each line at its tabs."""
     if not path.is_file():
         raise FileNotFoundError(f"There must be a file {path} with {count} columns and tabs.")
-    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
+    with path.open(encoding="utf-8") as file:  # ends lines where Lines does, not at other marks
+        rows = [line.rstrip("\n").split("\t") for line in file]
     for number, row in enumerate(rows, start=1):
         if len(row) != count:
             raise ValueError(
@@ -184,6 +235,19 @@ class _Sentences(Dataset[str]):
         return self.lines[index[0] if isinstance(index, tuple) else index]
 
 
+class _Numbered(Dataset[tuple[int, str]]):
+    """Lines with their numbers."""
+
+    def __init__(self, lines: Lines) -> None:
+        self.lines = lines
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def __getitem__(self, index: int) -> tuple[int, str]:
+        return index, self.lines[index]
+
+
 class _Pairs(Dataset[Pair]):
     def __init__(self, pairs: Sequence[Pair]) -> None:
         self.pairs = pairs
@@ -205,6 +269,18 @@ class _TrainBatch:
     def __call__(self, sentences: Sequence[str]) -> tuple[list[Tensor], Tensor]:
         tokens = self.tokens(sentences, self.max_length)
         return [tokens, tokens], torch.full((len(tokens),), -1)
+
+
+class _NumberedBatch:
+    """Tokenises sentences and keeps their numbers."""
+
+    def __init__(self, tokens: Tokens, max_length: int) -> None:
+        self.tokens = tokens
+        self.max_length = max_length
+
+    def __call__(self, lines: Sequence[tuple[int, str]]) -> tuple[Tensor, Tensor]:
+        numbers, sentences = zip(*lines, strict=True)
+        return self.tokens(sentences, self.max_length), torch.tensor(numbers)
 
 
 class _PairBatch:

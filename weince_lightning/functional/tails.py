@@ -249,8 +249,10 @@ class _SameLines(NamedTuple):
         points = smallest[:, self.points]
         if isinstance(self.responses, Tensor):
             return self._fit(torch, points)
-        # On a small batch NumPy's operations cost a fraction of torch's.
-        slope, r_squared, delta_aic = map(torch.from_numpy, self._fit(np, points.numpy()))
+        # On a small batch NumPy's operations cost a fraction of torch's. NaN in the input comes out
+        # as NaN and without a warning, as in torch.
+        with np.errstate(invalid="ignore"):
+            slope, r_squared, delta_aic = map(torch.from_numpy, self._fit(np, points.numpy()))
         return slope, r_squared, delta_aic
 
     def _fit(self, library: Any, points: Any) -> tuple[Any, Any, Any]:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from weince_lightning.losses import WEINCELoss
 from weince_lightning.losses.checks import check_flag
-from weince_lightning.module.contrastive import ContrastiveModule
+from weince_lightning.module.contrastive import ContrastiveModule, Stage
 from weince_lightning.module.optimizers import OptimizerName, Schedule
 from weince_lightning.networks.text import Pooling, TextEncoder
 
@@ -27,6 +27,11 @@ class SentenceModule(ContrastiveModule):
     The same tokens pass twice; the encoder's dropout makes the two views. In training the loss sees
     them behind a head, a linear layer and tanh; in evaluation, and in :meth:`forward`, there is
     none. All else is that of :class:`ContrastiveModule`: steps, checkpoints, callbacks.
+
+    Features of a list of sentences are found as in the example, there with the tokenizer of the
+    training, which a checkpoint does not hold. Those of a file are what ``weince predict
+    --ckpt_path CHECKPOINT --data.predict_file FILE`` writes, in the order of its lines, and
+    ``Trainer.predict`` returns with :class:`~weince_lightning.data.SentenceData`.
 
     Args:
         encoder: Local folder of a pretrained encoder of transformers, or the name of an
@@ -56,6 +61,21 @@ class SentenceModule(ContrastiveModule):
     References:
         Gao, Yao, Chen, "SimCSE: Simple Contrastive Learning of Sentence Embeddings", EMNLP 2021,
         arXiv:2104.08821.
+
+    Example:
+        >>> import torch
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> from weince_lightning.data.tokens import Tokens
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "vocab.txt"
+        ...     _ = path.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nit\nrains\nsnows")
+        ...     tokens = Tokens(path)  # or the folder of a pretrained encoder
+        >>> module = SentenceModule("bert", {"vocab_size": 7, "hidden_size": 24})
+        >>> with torch.no_grad():  # dropout is off after eval alone
+        ...     features = module.eval()(tokens(["It rains", "It snows"], max_length=32))
+        >>> features.shape
+        torch.Size([2, 24])
     """
 
     backbone: TextEncoder
@@ -137,9 +157,11 @@ class SentenceModule(ContrastiveModule):
 
         Pairs whose labels are floating-point numbers do so to a degree alone.
         """
-        if batch[1].is_floating_point():
-            return self.step(batch)
-        return self._logged_step(batch, "val")
+        return self._pairs_step(batch, "val")
+
+    def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
+        """Return :meth:`step`, and log ``test/loss`` if the pairs belong together."""
+        return self._pairs_step(batch, "test")
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save the encoder's sizes in place of the folder it came from: its weights are here."""
@@ -148,6 +170,9 @@ class SentenceModule(ContrastiveModule):
         checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY].update(
             encoder=settings["encoder"], encoder_options=settings["options"]
         )
+
+    def _pairs_step(self, batch: Any, stage: Stage) -> dict[str, Any]:
+        return self.step(batch) if batch[1].is_floating_point() else self._logged_step(batch, stage)
 
     def _count_features(self) -> int:
         return self.backbone.feature_dim
