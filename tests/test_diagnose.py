@@ -127,7 +127,7 @@ def test_positives_ids_and_pairs_come_from_the_file_or_from_others(rows):
         assert np.array_equal(found.second, rows[::-1])
         assert np.array_equal(found.ids, ids)
         assert found.layout == "pairs"
-    np.savez("unnamed.npz", a=rows, b=rows[::-1], c=ids)
+    np.savez("unnamed.npz", rows, rows[::-1], c=ids)
     torch.save([torch.from_numpy(rows), torch.from_numpy(rows[::-1].copy())], "list.pt")
     assert holds_embeddings(Path("list.pt"))
     assert read_embeddings(Path("all.npz"), "pairs", ids=Path("none")).ids is None
@@ -166,7 +166,8 @@ def write_bad_files(rows):
     np.save("same.npy", np.ones((5, 3)))
     np.save("flat.npy", rows[0])
     np.save("integers.npy", np.eye(4, dtype=int))
-    np.savez("three.npz", a=rows, b=rows, c=rows)
+    np.savez("three.npz", rows, rows, rows)
+    np.savez("splits.npz", train=rows, test=rows)
     np.save("scalar.npy", np.float64(1.0))
     np.savez("no_rows.npz", a=np.arange(4), pairs=np.zeros((3, 2), int))
     np.savez("shapes.npz", z0=rows, z1=rows[:9])
@@ -191,6 +192,7 @@ def write_bad_files(rows):
         ("flat.npy", "must have shape (samples, features), got (6,)"),
         ("integers.npy", "must hold floating point numbers, got int64"),
         ("three.npz", "must hold one array of embeddings, or two whose rows are positives"),
+        ("splits.npz", "named embeddings and positives or in order without names, got train, test"),
         ("no_rows.npz", "must hold an array of embeddings, best named embeddings, got a, pairs."),
         ("scalar.npy", "embeddings must have shape (samples, features), got ()"),
         ("shapes.npz", "positives must have the shape of embeddings, (300, 6)"),

@@ -235,7 +235,11 @@ def test_the_verdict_tells_structure_from_none():
     # All in a cap, and in few of the dimensions.
     flat = np.zeros((1500, 64))
     flat[:, :4] = generator.uniform(0.2, 1, (1500, 4))
-    assert "uniform directions in 64 dimensions: it looks Weibull" in (headline(flat))
+    found = headline(flat)
+    assert "uniform directions in 64 dimensions: it looks Weibull" in found
+    assert re.search(
+        r"few of their dimensions, learnt or not \(effective rank 2\.9\d? of 64\)", found
+    )
     # In some of the dimensions alone: a Gaussian whose largest similarities end far from 1.
     spectrum = np.arange(1, 513) ** -0.5
     end = headline(generator.standard_normal((1500, 512)) * spectrum)
@@ -319,6 +323,30 @@ def test_the_verdict_says_that_ids_were_used():
     ids = np.arange(300) // 10
     findings = " ".join(pronounce(diagnose(Embeddings(rows, ids=ids))).findings)
     assert "By their ids the 300 samples show 30 different things" in findings
+
+
+def test_the_verdict_says_how_many_dimensions_are_filled():
+    rows = np.random.default_rng(0).standard_normal((500, 32))
+    text = " ".join(pronounce(diagnose(Embeddings(rows))).findings)
+    values = np.linalg.svd(rows / np.linalg.norm(rows, axis=1, keepdims=True), compute_uv=False)
+    parts = values / values.sum()
+    rank = np.exp(-(parts * np.log(parts)).sum())
+    assert f"The effective rank of the directions is {rank:.3g} of 32." in text
+    assert "Both nulls fill all dimensions" not in text
+
+
+def test_the_verdict_names_similarities_that_are_near_copies():
+    generator = np.random.default_rng(0)
+    rows = generator.standard_normal((400, 32))
+    assert "copies" not in " ".join(pronounce(diagnose(Embeddings(rows))).findings)
+    near = np.concatenate([rows, rows + 1e-4 * generator.standard_normal(rows.shape)])
+    text = " ".join(pronounce(diagnose(Embeddings(near))).findings)
+    assert "400 of the similarities of negatives are above 0.999: copies, or nearly so" in text
+
+
+def test_an_array_is_told_how_to_be_diagnosed():
+    with pytest.raises(TypeError, match=r"must be Embeddings, got ndarray. Wrap an array: Embeddi"):
+        diagnose(np.eye(3))
 
 
 def test_the_verdict_names_a_narrow_cone():

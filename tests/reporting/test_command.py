@@ -9,7 +9,12 @@ def test_the_command_shows_the_table_and_names_the_files(sweep, capsys):
     sweep.file("infonce", "temperature=0.5", 63).unlink()
     main(["report", str(sweep.path)])
     shown = capsys.readouterr().out
-    assert "| WEINCE  | default                | 55.00 ± 6.57 | +3.00 [+0.52, +5.48] * |" in shown
+    cells = [[cell.strip() for cell in line.split("|")] for line in shown.splitlines()]
+    assert ["WEINCE", "default", "55.00 ± 6.57", "+3.00 [+0.52, +5.48] *"] in [
+        row[1:5] for row in cells
+    ]
+    assert ["InfoNCE", "temperature=0.1 (of 1 complete, 2 planned)"] in [row[1:3] for row in cells]
+    assert "- InfoNCE: temperature=0.1 was chosen without temperature=0.5, where seeds" in shown
     assert "- InfoNCE, temperature=0.5 lacks seed 63." in shown
     assert f"{sweep.path / 'report.png'}." in shown
     page = (sweep.path / "report.md").read_text(encoding="utf-8")

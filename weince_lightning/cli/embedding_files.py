@@ -20,6 +20,8 @@ FIRST = ("embeddings", "features", "z0", "first")
 SECOND = ("positives", "z1", "second")
 IDS = ("ids", "labels")
 PAIRS = "pairs"
+_PLACE = re.compile(r"(arr_|array )\d+")
+"""Names of what has none: NumPy's in a ``.npz`` file, and those of the places in a list."""
 NO_IDS = Path("none")
 """In the place of a file of ids: those of the source are not looked at."""
 
@@ -53,7 +55,7 @@ def read_embeddings(
     Args:
         path: A ``.npy``, ``.npz``, ``.pt`` or ``.safetensors`` file. Of several arrays, those under
             the names in ``FIRST``, ``SECOND``, ``IDS`` and ``PAIRS`` are what these say; others are
-            told by their kinds, two of embeddings by their order.
+            told by their kinds, two of embeddings without names by their order.
         layout: Who is compared with whom.
         positives: A file with the positive of each row, if ``path`` does not hold it.
         pairs: A file with an index of the rows that are positives of each other.
@@ -132,12 +134,13 @@ def _read_numpy(path: Path) -> dict[str, Array]:
 def _sorted(path: Path, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Tell by their names, or else by their kinds, which array is what."""
     names = {"first": FIRST, "second": SECOND, "ids": IDS, PAIRS: (PAIRS,)}
+    known_names = {name for known in names.values() for name in known}
     found = {role: _first_of(arrays, known) for role, known in names.items()}
     # Where the embeddings have a name, what has none is something else.
     unnamed = [] if found["first"] is not None else [*arrays]
     for name in unnamed:
         array = arrays[name]
-        if any(name in known for known in names.values()):
+        if name in known_names:
             continue
         is_float = "float" in str(array.dtype)
         if is_float and array.ndim == 2:
@@ -146,10 +149,13 @@ def _sorted(path: Path, arrays: Mapping[str, Array]) -> dict[str, Array]:
             role = "ids" if array.ndim == 1 else PAIRS
         else:
             continue
-        if found[role] is not None:
+        # Two of other names may be anything, such as training and test.
+        is_told = role != "second" or _PLACE.fullmatch(name)
+        if found[role] is not None or not is_told:
             raise UsageError(
                 f"{path} must hold one array of embeddings, or two whose rows are positives, "
-                f"best named {FIRST[0]} and {SECOND[0]}, got {', '.join(arrays)}."
+                f"named {FIRST[0]} and {SECOND[0]} or in order without names, got "
+                f"{', '.join(arrays)}."
             )
         found[role] = array
     if found["first"] is None and len(arrays) == 1:

@@ -66,6 +66,7 @@ class Diagnosis(NamedTuple):
                 "candidates": self.pooled.num_candidates,
                 "mean": self.pooled.mean,
                 "standard_deviation": self.pooled.standard_deviation,
+                "effective_rank": self.pooled.effective_rank,
             },
             "threshold": {
                 **_listed(fit._asdict()),
@@ -133,9 +134,15 @@ def diagnose(
         The numbers.
 
     Raises:
+        TypeError: If ``embeddings`` is something else.
         ValueError: If an argument is out of its range, a row can not be used, or no two samples are
             negatives of each other.
     """
+    if not isinstance(embeddings, Embeddings):
+        raise TypeError(
+            f"embeddings must be Embeddings, got {type(embeddings).__name__}. Wrap an array: "
+            "Embeddings(array)."
+        )
     if not 0.98 <= quantile <= 0.9999:
         raise ValueError(f"quantile must lie in [0.98, 0.9999], got {quantile}.")
     if not 0 < temperature < float("inf"):

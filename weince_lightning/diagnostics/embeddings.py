@@ -199,9 +199,14 @@ def _check_array(name: str, array: Array) -> None:
     kind = array.dtype
     is_float = kind in _FLOATS if isinstance(kind, torch.dtype) else kind.kind == "f"
     if not is_float:
-        raise TypeError(f"{name} must hold floating point numbers, got {kind}.")
+        raise TypeError(
+            f"{name} must hold floating point numbers, got {kind}. If its numbers are embeddings, "
+            "convert them: array.astype(numpy.float32), or tensor.float()."
+        )
     if len(shape) != 2 or shape[1] < 1:
-        raise ValueError(f"{name} must have shape (samples, features), got {shape}.")
+        raise ValueError(
+            f"{name} must have shape (samples, features), got {shape}. Give one row a sample."
+        )
     if shape[0] < 2:
         raise ValueError(f"{name} must have at least 2 rows, got {shape[0]}.")
 

@@ -3,17 +3,23 @@
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from weince_lightning.diagnostics.embeddings import Census, Embeddings, directions
 from weince_lightning.extremes.similarities import Side, pool_similarities
 from weince_lightning.extremes.threshold import Tail
+from weince_lightning.functional.geometry import effective_rank
 from weince_lightning.functional.vectors import unit_vectors
 
 MAX_ANCHORS = 1000
 """Rows that are compared with all others; of more, a random part is."""
 MAX_CANDIDATES = 50_000
 """Rows that those are compared with."""
+
+
+MAX_RANKED = 2000
+"""Rows of which the effective rank is taken."""
 
 
 class Pooled(NamedTuple):
@@ -29,6 +35,8 @@ class Pooled(NamedTuple):
     """Samples whose similarities to the others these are."""
     num_candidates: int
     """Samples that they were compared with, themselves included."""
+    effective_rank: float
+    """How many dimensions the directions of the first array fill; those of at most 2000 rows."""
 
 
 def pool(embeddings: Embeddings, census: Census, order: Tensor) -> Pooled | None:
@@ -63,4 +71,7 @@ def pool(embeddings: Embeddings, census: Census, order: Tensor) -> Pooled | None
         num_anchors,
         is_symmetric=both_sides or embeddings.second is None,
     )
-    return None if found is None else Pooled(*found, num_anchors, len(chosen))
+    if found is None:
+        return None
+    rank = float(effective_rank(torch.from_numpy(sides[0][:MAX_RANKED])))
+    return Pooled(*found, num_anchors, len(chosen), rank)

@@ -9,6 +9,10 @@ REJECTED = 0.05
 """p-value below which a fit counts as bad."""
 NEAR_ONE = 0.9
 """Least end that counts as that of WEINCE, a similarity of 1."""
+FEW = 0.5
+"""Part of the dimensions below which few of them are filled, by the effective rank."""
+NEAR_COPY = 0.999
+"""Similarity from which two rows are nearly copies."""
 MIN_WITHOUT_INTERVAL = 500
 """Fewest exceedances that a verdict without interval rests on."""
 
@@ -34,7 +38,9 @@ def pronounce(diagnosis: Diagnosis) -> Verdict:
     Returns:
         The words.
     """
-    sentences = (_shape, _endpoint, _goodness, _spread, _anchors, _link, _ids, _duplicates)
+    sentences = (
+        _shape, _ids, _rank, _copies, _endpoint, _goodness, _spread, _anchors, _link, _duplicates,
+    )  # fmt: skip
     findings = [sentence(diagnosis) for sentence in sentences]
     return Verdict(_headline(diagnosis), [finding for finding in findings if finding])
 
@@ -53,6 +59,11 @@ def _headline(diagnosis: Diagnosis) -> str:
     words, is_weibull = _compared(diagnosis, fit.xi_interval or (fit.xi, fit.xi))
     if is_weibull and fit.endpoint is not None and fit.endpoint < NEAR_ONE:
         words += f", but with its end at {fit.endpoint:.2f} and not at 1"
+    if is_weibull and _fills_few(diagnosis):
+        words += (
+            ", as it does for any directions that fill few of their dimensions, learnt or not "
+            f"(effective rank {_rank_of(diagnosis)})"
+        )
     goodness = diagnosis.goodness
     if goodness is not None and goodness.p_value < REJECTED:
         return f"{words}; the fit is bad (p = {goodness.p_value:.3f})."
@@ -104,6 +115,34 @@ def _shape(diagnosis: Diagnosis) -> str:
     if nulls:
         text += f" Above the same quantile, as many {' and '.join(nulls)}."
     return text
+
+
+def _fills_few(diagnosis: Diagnosis) -> bool:
+    return diagnosis.pooled.effective_rank < FEW * diagnosis.embeddings.dimension
+
+
+def _rank_of(diagnosis: Diagnosis) -> str:
+    return f"{diagnosis.pooled.effective_rank:.3g} of {diagnosis.embeddings.dimension:,}"
+
+
+def _rank(diagnosis: Diagnosis) -> str:
+    text = f"The effective rank of the directions is {_rank_of(diagnosis)}."
+    if _fills_few(diagnosis):
+        text += (
+            " Both nulls fill all dimensions: where few are filled the tail is shorter than theirs "
+            "by that alone. An untrained encoder of the same kind is the better comparison."
+        )
+    return text
+
+
+def _copies(diagnosis: Diagnosis) -> str:
+    count = int((diagnosis.pooled.tail.scores > NEAR_COPY).sum())
+    if not count:
+        return ""
+    return (
+        f"{count:,} of the similarities of negatives are above {NEAR_COPY}: copies, or nearly so, "
+        "that are counted as negatives and make the tail what it is. Equal ids leave them out."
+    )
 
 
 def _endpoint(diagnosis: Diagnosis) -> str:

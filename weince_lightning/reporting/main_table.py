@@ -66,7 +66,12 @@ def _configuration(arm: Arm) -> str:
     if arm.chosen is None:
         return without_number(arm)
     number = len(arm.configurations)
-    return arm.chosen.point + (f" (of {number})" if number > 1 else "")
+    if number == 1:
+        return arm.chosen.point
+    complete = sum(each.is_complete for each in arm.configurations)
+    if arm.chosen.is_complete and complete < number:
+        return f"{arm.chosen.point} (of {complete} complete, {number} planned)"
+    return f"{arm.chosen.point} (of {number})"
 
 
 def _difference(comparison: Comparison, arm: Arm, metric: str) -> str:
