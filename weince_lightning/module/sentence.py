@@ -44,8 +44,8 @@ class SentenceModule(ContrastiveModule):
             ``WEINCELoss(temperature=0.05)``; SimCSE itself has
             ``InfoNCELoss(temperature=0.05, layout="queries")``.
         pooling: "cls": the output at the first token; "mean": the mean over all tokens.
-        has_head: Whether there is a head in training; without, the loss sees the features. An
-            encoder that begins with random weights learns more without (configs/simcse).
+        has_head: Whether there is a head in training, as in SimCSE; without, the loss sees the
+            features.
         learning_rate: As for :class:`ContrastiveModule`.
         weight_decay: As for :class:`ContrastiveModule`.
         optimizer: As for :class:`ContrastiveModule`.
