@@ -9,6 +9,7 @@ import pytest
 from weince_lightning.cli import main
 
 ROOT = Path(__file__).parents[1]
+NUMBER = r"(-?\d+(?:\.\d+)?(?:e[+-]\d+)?)"
 FOLDERS = sorted(file.parent for file in (ROOT / "docs" / "results").glob("*/report.md"))
 
 
@@ -22,10 +23,19 @@ def test_a_report_is_what_the_command_makes_of_the_results(folder, tmp_path, mon
     again = folder.relative_to(ROOT)
     shutil.copytree(folder, again, ignore=shutil.ignore_patterns("report.*", "runs"))
     main(["report", str(again)])
-    for name in ("report.md", "report.csv", "report.tex", "report.json"):
+    for name in ("report.md", "report.tex"):
         assert (again / name).read_text(encoding="utf-8") == (folder / name).read_text(
             encoding="utf-8"
         )
+    # Quantiles of t differ in their last digits between versions of scipy.
+    for name in ("report.csv", "report.json"):
+        found, kept = (
+            re.split(NUMBER, (place / name).read_text(encoding="utf-8"))
+            for place in (again, folder)
+        )
+        assert found[::2] == kept[::2]
+        numbers, others = ([*map(float, texts[1::2])] for texts in (found, kept))
+        assert numbers == pytest.approx(others, rel=1e-9, abs=1e-15)
 
 
 def test_the_table_of_the_readme_is_that_of_the_report():
