@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 
 TESTS = Path(__file__).parent
+WITH_TQDM = "--trainer.callbacks+=lightning.pytorch.callbacks.TQDMProgressBar"
+"""Of `weince fit`. Where Rich is there Lightning takes its bar, of which a pipe sees the end."""
 
 
 def start_python(*arguments: object, **options: Any) -> subprocess.Popen:

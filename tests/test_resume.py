@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch import Callback, LightningDataModule
 from lightning.pytorch.callbacks import OnExceptionCheckpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from processes import finish, run_python, start_python
+from processes import WITH_TQDM, finish, run_python, start_python
 from resumed_runs import assert_same, differences, logged, make_module, train
 from torch.utils.data import DataLoader, Subset
 
@@ -136,7 +136,7 @@ def run(folder, arguments):
     torch.set_num_threads(1)  # as in start_python(): sums of two threads are rounded otherwise
     try:
         with contextlib.redirect_stdout(output):
-            main([*arguments, "--trainer.enable_progress_bar=false"])
+            main(arguments)
     finally:
         os.chdir(before)
         torch.set_num_threads(threads)
@@ -154,7 +154,7 @@ def expected(tmp_path_factory):
 
 def interrupt(folder, pattern, signals, *options):
     """Send signals as soon as the command has written the pattern; returns status and output."""
-    command = ["-m", "weince_lightning", *SHORT, *options]
+    command = ["-m", "weince_lightning", *SHORT, WITH_TQDM, *options]
     process = start_python(*command, cwd=folder, bufsize=0)
     seen = b""
     while not re.search(pattern, seen):
