@@ -13,9 +13,10 @@ def compile_for_training(network: nn.Module) -> None:
     evaluation it runs as it is: nothing is compiled for the odd sizes of last batches, and the
     numbers are those of a run without a compiler.
     """
+    call_impl: Any = network._call_impl
 
     def plainly(*arguments: Any, **options: Any) -> Any:
-        return network._call_impl(*arguments, **options)
+        return call_impl(*arguments, **options)
 
     # By a function of ours: up to torch 2.10 compiling torch's own leaves it as it is, unsaid.
     compiled = torch.compile(plainly)
