@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast, get_args
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
+from weince_lightning.callbacks.evaluation_monitor import EvaluationMonitor
 from weince_lightning.callbacks.kept_batches import KeptBatches, Pairs
 from weince_lightning.functional.geometry import (
     CandidateGeometry,
@@ -29,7 +30,7 @@ DEFAULT_TEMPERATURE = 0.5
 """Temperature of the information estimate where neither the monitor nor the loss has one."""
 
 
-class GeometryMonitor(Callback):
+class GeometryMonitor(EvaluationMonitor):
     r"""Log alignment, uniformity, effective rank and information of a validation or test split.
 
     It reads the ``features`` and ``projections`` (one tensor per view) that ``validation_step`` and
@@ -89,48 +90,19 @@ class GeometryMonitor(Callback):
         self._batches = KeptBatches(max_samples)
         self._has_warned = False
 
-    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin with nothing kept."""
-        self._batches.start(trainer.val_dataloaders)
+    def _start(self, loaders: Any) -> None:
+        self._batches.start(loaders)
 
-    def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin with nothing kept."""
-        self._batches.start(trainer.test_dataloaders)
+    def _read(self, outputs: Any) -> Pairs:
+        """The features and projections of a step's two views, side by side."""
+        if isinstance(outputs, Mapping):
+            both: list[Any] = [outputs.get(name) for name in Pairs._fields]
+            if all(isinstance(views, Sequence) and len(views) == 2 for views in both):
+                return Pairs(*(torch.stack(list(views), dim=1).detach() for views in both))
+        raise self._refusal("features and projections (each a pair, one tensor per view)", outputs)
 
-    def on_validation_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Keep the batch, if it is its turn."""
-        pairs = _read_pairs(outputs)  # in the sanity check too: refused before training
-        if not trainer.sanity_checking:
-            self._batches.add(pairs, batch_idx, dataloader_idx)
-
-    def on_test_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Keep the batch, if it is its turn."""
-        self._batches.add(_read_pairs(outputs), batch_idx, dataloader_idx)
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log what the validation split shows."""
-        if not trainer.sanity_checking:
-            self._log(pl_module)
-
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log what the test split shows."""
-        self._log(pl_module)
+    def _keep(self, found: Pairs, batch_idx: int, dataloader_idx: int) -> None:
+        self._batches.add(found, batch_idx, dataloader_idx)
 
     def _log(self, pl_module: LightningModule) -> None:
         batches = self._batches.join(pl_module.device)
@@ -186,19 +158,6 @@ def _split_metrics(split: Pairs) -> dict[str, Tensor]:
     if len(z0) > 1:
         metrics["uniformity"] = (uniformity(z0) + uniformity(z1)) / 2
     return metrics
-
-
-def _read_pairs(outputs: Any) -> Pairs:
-    """The features and projections of a step's two views, side by side."""
-    if isinstance(outputs, Mapping):
-        both: list[Any] = [outputs.get(name) for name in Pairs._fields]
-        if all(isinstance(views, Sequence) and len(views) == 2 for views in both):
-            return Pairs(*(torch.stack(list(views), dim=1).detach() for views in both))
-    found = sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
-    raise TypeError(
-        "validation_step and test_step must return a dict with features and projections (each a "
-        f"pair, one tensor per view) for GeometryMonitor, got {found}."
-    )
 
 
 def _temperature_of(loss: Any) -> float:

@@ -4,16 +4,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule
 from torch import Tensor
 from torchmetrics.functional import spearman_corrcoef
 
+from weince_lightning.callbacks.evaluation_monitor import EvaluationMonitor
 from weince_lightning.callbacks.padding import Padding
 from weince_lightning.distributed import gather
 from weince_lightning.functional.retrieval import paired_similarity, top1_among
 
 
-class SentenceSimilarityMonitor(Callback):
+class SentenceSimilarityMonitor(EvaluationMonitor):
     """Log what the features of pairs of sentences are worth, at the end of validation and of test.
 
     It reads the ``features`` (of the first and of the second sentences) and ``labels`` that
@@ -48,53 +49,22 @@ class SentenceSimilarityMonitor(Callback):
         self._features: list[Tensor] = []
         self._numbers: list[Tensor] = []
 
-    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin with nothing kept."""
-        self._start(trainer.val_dataloaders)
-
-    def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin with nothing kept."""
-        self._start(trainer.test_dataloaders)
-
-    def on_validation_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Keep what the end of the epoch needs."""
-        self._keep(outputs, dataloader_idx)  # in the sanity check too: refused before training
-
-    def on_test_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Keep what the end of the epoch needs."""
-        self._keep(outputs, dataloader_idx)
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the numbers of all processes' pairs."""
-        if not trainer.sanity_checking:
-            self._log_all(pl_module)
-
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the numbers of all processes' pairs."""
-        self._log_all(pl_module)
-
     def _start(self, loaders: Any) -> None:
         self._scored, self._features, self._numbers = [], [], []
         self._padding.start(loaders)
 
-    def _keep(self, outputs: Any, dataloader_idx: int) -> None:
-        first, second, labels = _read_pairs(outputs)
+    def _read(self, outputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """The features of both sides of some pairs, detached, and their labels."""
+        if isinstance(outputs, Mapping):
+            features, labels = outputs.get("features"), outputs.get("labels")
+            if isinstance(features, Sequence) and len(features) == 2 and isinstance(labels, Tensor):
+                return features[0].detach(), features[1].detach(), labels
+        raise self._refusal("features (a pair of tensors) and labels", outputs)
+
+    def _keep(
+        self, found: tuple[Tensor, Tensor, Tensor], batch_idx: int, dataloader_idx: int
+    ) -> None:
+        first, second, labels = found
         own = self._padding.count_own(len(labels), dataloader_idx)
         first, second, labels = first[:own], second[:own], labels[:own]
         if labels.is_floating_point():
@@ -104,7 +74,7 @@ class SentenceSimilarityMonitor(Callback):
             self._features.append(torch.stack([first, second], dim=1))
             self._numbers.append(labels)
 
-    def _log_all(self, pl_module: LightningModule) -> None:
+    def _log(self, pl_module: LightningModule) -> None:
         metrics = {}
         if self._scored:
             similarity, scores = gather(torch.cat(self._scored)).unbind(dim=1)
@@ -117,16 +87,3 @@ class SentenceSimilarityMonitor(Callback):
         for name, value in metrics.items():
             # All processes have the same number; the mean of three of them would be rounded.
             pl_module.log(name, value, prog_bar=True, sync_dist=True, reduce_fx="max")
-
-
-def _read_pairs(outputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """The features of both sides of some pairs, detached, and their labels."""
-    if isinstance(outputs, Mapping):
-        features, labels = outputs.get("features"), outputs.get("labels")
-        if isinstance(features, Sequence) and len(features) == 2 and isinstance(labels, Tensor):
-            return features[0].detach(), features[1].detach(), labels
-    found = sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
-    raise TypeError(
-        "validation_step and test_step must return a dict with features (a pair of tensors) and "
-        f"labels for SentenceSimilarityMonitor, got {found}."
-    )
