@@ -1,7 +1,7 @@
 """Sentences for contrastive pretraining, and pairs of them to see what it learnt."""
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -130,9 +130,8 @@ class SentenceData(SeededData):
     def train_dataloader(self) -> DataLoader[Any]:
         """All sentences in random order."""
         lines = Lines(self.train_file)
-        return self._seeded_loader(
-            lambda seed: _Sentences(lines), len(lines), _TrainBatch(self.tokens, self.max_length)
-        )
+        collate = partial(_train_batch, tokens=self.tokens, max_length=self.max_length)
+        return self._seeded_loader(lambda seed: _Sentences(lines), len(lines), collate)
 
     def val_dataloader(self) -> list[DataLoader[Any]]:
         """The pairs of each file that was given, in its order."""
@@ -158,7 +157,7 @@ class SentenceData(SeededData):
         """
         if self.predict_file is None:
             raise ValueError("predict_file must be a file with a sentence a line, got None.")
-        collate = _NumberedBatch(self.tokens, self.val_max_length)
+        collate = partial(_numbered_batch, tokens=self.tokens, max_length=self.val_max_length)
         return self._fixed_loader(_Numbered(Lines(self.predict_file)), collate)
 
     def _pair_loaders(
@@ -168,7 +167,7 @@ class SentenceData(SeededData):
             (sts_file, read_scored_pairs),
             (retrieval_file, read_pairs),
         ]
-        collate = _PairBatch(self.tokens, self.val_max_length)
+        collate = partial(_pair_batch, tokens=self.tokens, max_length=self.val_max_length)
         return [self._fixed_loader(_Pairs(read(path)), collate) for path, read in readers if path]
 
 
@@ -259,38 +258,25 @@ class _Pairs(Dataset[Pair]):
         return self.pairs[index]
 
 
-class _TrainBatch:
-    """Tokenises a training batch; both views are one tensor."""
-
-    def __init__(self, tokens: Tokens, max_length: int) -> None:
-        self.tokens = tokens
-        self.max_length = max_length
-
-    def __call__(self, sentences: Sequence[str]) -> tuple[list[Tensor], Tensor]:
-        tokens = self.tokens(sentences, self.max_length)
-        return [tokens, tokens], torch.full((len(tokens),), -1)
+def _train_batch(
+    sentences: Sequence[str], tokens: Tokens, max_length: int
+) -> tuple[list[Tensor], Tensor]:
+    """Tokenise a training batch; both views are one tensor."""
+    found = tokens(sentences, max_length)
+    return [found, found], torch.full((len(found),), -1)
 
 
-class _NumberedBatch:
-    """Tokenises sentences and keeps their numbers."""
-
-    def __init__(self, tokens: Tokens, max_length: int) -> None:
-        self.tokens = tokens
-        self.max_length = max_length
-
-    def __call__(self, lines: Sequence[tuple[int, str]]) -> tuple[Tensor, Tensor]:
-        numbers, sentences = zip(*lines, strict=True)
-        return self.tokens(sentences, self.max_length), torch.tensor(numbers)
+def _numbered_batch(
+    lines: Sequence[tuple[int, str]], tokens: Tokens, max_length: int
+) -> tuple[Tensor, Tensor]:
+    """Tokenise sentences and keep their numbers."""
+    numbers, sentences = zip(*lines, strict=True)
+    return tokens(sentences, max_length), torch.tensor(numbers)
 
 
-class _PairBatch:
-    """Tokenises the two sides of pairs."""
-
-    def __init__(self, tokens: Tokens, max_length: int) -> None:
-        self.tokens = tokens
-        self.max_length = max_length
-
-    def __call__(self, pairs: Sequence[Pair]) -> tuple[list[Tensor], Tensor]:
-        firsts, seconds, labels = zip(*pairs, strict=True)
-        views = [self.tokens(side, self.max_length) for side in (firsts, seconds)]
-        return views, torch.tensor(labels)
+def _pair_batch(
+    pairs: Sequence[Pair], tokens: Tokens, max_length: int
+) -> tuple[list[Tensor], Tensor]:
+    """Tokenise the two sides of pairs."""
+    firsts, seconds, labels = zip(*pairs, strict=True)
+    return [tokens(side, max_length) for side in (firsts, seconds)], torch.tensor(labels)

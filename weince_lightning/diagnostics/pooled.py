@@ -16,8 +16,6 @@ MAX_ANCHORS = 1000
 """Rows that are compared with all others; of more, a random part is."""
 MAX_CANDIDATES = 50_000
 """Rows that those are compared with."""
-
-
 MAX_RANKED = 2000
 """Rows of which the effective rank is taken."""
 
