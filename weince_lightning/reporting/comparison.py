@@ -63,6 +63,13 @@ class Arm(NamedTuple):
     paper: Mapping[str, PaperNumber]
     """The paper's numbers."""
 
+    @property
+    def left_out(self) -> list[str]:
+        """Configurations whose missing seeds kept them from the choice, where others had all."""
+        if self.chosen is None or not self.chosen.is_complete:
+            return []
+        return [each.point for each in self.configurations if not each.is_complete]
+
 
 class Comparison(NamedTuple):
     """The arms of a sweep side by side. All numbers are as in the results: accuracies fractions."""

@@ -68,8 +68,8 @@ def _configuration(arm: Arm) -> str:
     number = len(arm.configurations)
     if number == 1:
         return arm.chosen.point
-    complete = sum(each.is_complete for each in arm.configurations)
-    if arm.chosen.is_complete and complete < number:
+    if arm.left_out:
+        complete = number - len(arm.left_out)
         return f"{arm.chosen.point} (of {complete} complete, {number} planned)"
     return f"{arm.chosen.point} (of {number})"
 

@@ -128,10 +128,9 @@ def strange_lines(comparison: Comparison) -> list[str]:
             "nothing says which arm is the baseline.",
         )
     for arm in comparison.arms:
-        missing = [each.point for each in arm.configurations if not each.is_complete]
-        if missing and arm.chosen is not None and arm.chosen.is_complete:
+        if arm.chosen is not None and arm.left_out:
             problems.append(
-                f"{arm.label}: {arm.chosen.point} was chosen without {', '.join(missing)}, where "
-                "seeds are missing. With them the choice may be another one."
+                f"{arm.label}: {arm.chosen.point} was chosen without {', '.join(arm.left_out)}, "
+                "where seeds are missing. With them the choice may be another one."
             )
     return problems + difference_lines(read_settings(comparison.results))
