@@ -35,6 +35,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from weince_lightning import InfoNCELoss, WEINCELoss
+from weince_lightning.checkpoints.files import whole_file
 from weince_lightning.data.pixel_operations import turn_images
 from weince_lightning.functional.neighbours import nearest_neighbours
 from weince_lightning.networks import build_encoder
@@ -455,9 +456,8 @@ def finished(path: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
 
 def write(path: Path, numbers: dict[str, Any]) -> None:
     """Replace the file at once, so that a killed run leaves the last whole one."""
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(numbers, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    part.replace(path)
+    with whole_file(path) as file:
+        file.write((json.dumps(numbers, indent=1, allow_nan=False) + "\n").encode())
 
 
 if __name__ == "__main__":
