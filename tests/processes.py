@@ -1,6 +1,7 @@
 """Python in processes of its own, as tests run it: a deadlock ends, with all that was started."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,6 +28,15 @@ def start_python(*arguments: object, **options: Any) -> subprocess.Popen:
         start_new_session=True,
         **options,
     )
+
+
+def read_until(process: subprocess.Popen, pattern: bytes) -> None:
+    """Read what a process writes, a byte at a time, until the pattern stands there."""
+    seen = b""
+    while not re.search(pattern, seen):
+        byte = process.stdout.read(1)
+        assert byte, seen.decode()
+        seen += byte
 
 
 def finish(process: subprocess.Popen, timeout: float) -> str:

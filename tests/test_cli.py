@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import LightningDataModule
-from processes import WITH_TQDM
+from processes import WITH_TQDM, read_until
 from torch.utils.data import DataLoader, TensorDataset
 
 from weince_lightning import ContrastiveModule
@@ -293,16 +293,6 @@ def start(folder, *arguments):
     return subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0
     )
-
-
-def read_until(process, pattern):
-    """Read what a process writes, a byte at a time, until the pattern stands there."""
-    seen = b""
-    while not re.search(pattern, seen):
-        byte = process.stdout.read(1)
-        assert byte, seen.decode()
-        seen += byte
-    return seen.decode()
 
 
 def test_interrupted_training_resumes_as_suggested(tmp_path):

@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch import Callback, LightningDataModule
 from lightning.pytorch.callbacks import OnExceptionCheckpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from processes import WITH_TQDM, finish, run_python, start_python
+from processes import WITH_TQDM, finish, read_until, run_python, start_python
 from resumed_runs import assert_same, differences, logged, make_module, train
 from torch.utils.data import DataLoader, Subset
 
@@ -156,11 +156,7 @@ def interrupt(folder, pattern, signals, *options):
     """Send signals as soon as the command has written the pattern; returns status and output."""
     command = ["-m", "weince_lightning", *SHORT, WITH_TQDM, *options]
     process = start_python(*command, cwd=folder, bufsize=0)
-    seen = b""
-    while not re.search(pattern, seen):
-        byte = process.stdout.read(1)
-        assert byte, seen.decode()
-        seen += byte
+    read_until(process, pattern)
     for signum in signals:
         os.killpg(process.pid, signum)  # as terminals and clusters do, its workers too
     output = finish(process, timeout=180)

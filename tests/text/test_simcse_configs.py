@@ -35,20 +35,19 @@ def folder(tmp_path_factory):
     return folder
 
 
-def run_fit(folder, *arguments):
+def fit_tiny(folder, *layers):
     files = {"train_file": "train.txt", "tokenizer": "vocab.txt", "retrieval_file": "val.tsv"}
     given = [f"--data.{name}={folder / file}" for name, file in files.items()]
     given += ["--trainer.accelerator=cpu", "--data.batch_size=8", *QUIET]
-    return WeinceCLI(complete_arguments(["fit", *arguments, *given]))
+    given += ["--trainer.max_steps=2", "--trainer.val_check_interval=2"]
+    return WeinceCLI(complete_arguments(["fit", "-c", "simcse/wordnet_tiny", *layers, *given]))
 
 
 @pytest.mark.parametrize("layer", [None, "loss/infonce", "loss/weince"])
 def test_tiny_configuration_trains_under_each_loss(folder, tmp_path, monkeypatch, layer):
     monkeypatch.chdir(tmp_path)
-    layers = ["-c", "simcse/wordnet_tiny"]
-    if layer:
-        layers += ["-c", layer, "--model.loss.temperature=0.1"]
-    cli = run_fit(folder, *layers, "--trainer.max_steps=2", "--trainer.val_check_interval=2")
+    layers = ["-c", layer, "--model.loss.temperature=0.1"] if layer else []
+    cli = fit_tiny(folder, *layers)
     assert type(cli.model) is SentenceModule
     assert type(cli.model.loss) is (InfoNCELoss if layer == "loss/infonce" else WEINCELoss)
     assert cli.model.loss.temperature == 0.1
@@ -63,8 +62,7 @@ def test_checkpoint_of_the_command_is_validated_by_its_path_alone(
     folder, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    options = ["--trainer.max_steps=2", "--trainer.val_check_interval=2"]
-    fitted = run_fit(folder, "-c", "simcse/wordnet_tiny", *options)
+    fitted = fit_tiny(folder)
     (checkpoint,) = tmp_path.rglob("last.ckpt")
     capsys.readouterr()
     cli = WeinceCLI(complete_arguments(["validate", "--ckpt_path", str(checkpoint)]))
@@ -77,8 +75,7 @@ def test_checkpoint_is_tested_and_predicts_by_the_files_beside_it(
     folder, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    options = ["--trainer.max_steps=2", "--trainer.val_check_interval=2"]
-    fitted = run_fit(folder, "-c", "simcse/wordnet_tiny", *options)
+    fitted = fit_tiny(folder)
     (checkpoint,) = tmp_path.rglob("last.ckpt")
     call = ["--ckpt_path", str(checkpoint)]
     pairs = f"--data.test_retrieval_file={folder / 'test.tsv'}"
