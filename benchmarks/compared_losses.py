@@ -12,8 +12,11 @@ from torch import Tensor
 TEMPERATURE = 0.5
 REFERENCE = "lightly"
 """The loss to which all ratios are taken."""
-PROBE = 64
-"""Samples of the smallest batch, from which the memory of larger ones is foretold."""
+PROBE = 256
+"""Samples of a batch that no machine refuses, from which the memory of larger ones is foretold.
+
+A smaller one can find all its memory among what was freed before, and then says nothing.
+"""
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
@@ -141,7 +144,8 @@ def compare_sizes(
     """
     forecast = MemoryForecast(arguments.memory_limit)
     rows: list[dict[str, Any]] = []
-    for samples in sorted({PROBE, *arguments.sizes}):
+    probes = {PROBE} if max(arguments.sizes) > PROBE else set()
+    for samples in sorted(probes.union(arguments.sizes)):
         progress(f"N = {samples}")
         found = measure(samples, arguments, forecast)
         rows += found if samples in arguments.sizes else []

@@ -81,8 +81,8 @@ def test_libraries_are_timed_on_the_same_loss(speed):
 
 
 def test_loss_memory_reports_peaks_and_skips_what_does_not_fit(tmp_path):
-    # At N = 64 nothing is known; of the matrices at N = 4096, only a limit says that they are big.
-    options = ("--sizes", "64", "4096", "--losses", "lightly", "--memory-limit", "0.001")
+    # At N = 256 nothing is known; of the matrices at N = 4096, only a limit says that they are big.
+    options = ("--sizes", "256", "4096", "--losses", "lightly", "--memory-limit", "0.001")
     lines, (small, large) = run_quick("loss_memory", tmp_path, *options)
     assert small["loss"] == large["loss"] == "lightly"
     assert_summaries(small, "bytes", "ratio_to_lightly")
