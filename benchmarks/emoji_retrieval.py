@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from kept_runs import read_runs, write_runs
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
@@ -35,7 +36,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from weince_lightning import InfoNCELoss, WEINCELoss
-from weince_lightning.checkpoints.files import whole_file
 from weince_lightning.data.pixel_operations import turn_images
 from weince_lightning.functional.neighbours import nearest_neighbours
 from weince_lightning.networks import build_encoder
@@ -415,7 +415,7 @@ def main() -> None:
         "settings": settings,
         "emoji": len(emoji.ids),
         "pixels_of_all": pixels_of_all,
-        "runs": finished(path, settings),
+        "runs": read_runs(path, settings),
     }
     runs = numbers["runs"]
     done = {(run["name"], run["seed"]) for run in runs}
@@ -426,7 +426,7 @@ def main() -> None:
             found = train(emoji, LOSSES[name](), seed, options)
             candidates = int(hold_out(emoji.subcategories, seed).sum())
             runs.append({"name": name, "seed": seed, "candidates": candidates, **found})
-            write(path, numbers)
+            write_runs(path, numbers)
             print(f"{name}, seed {seed}: {100 * found[DIRECTIONS[0]]:.1f} %", flush=True)
     for seed in options.seeds:
         asked = hold_out(emoji.subcategories, seed)
@@ -436,28 +436,10 @@ def main() -> None:
                 runs.append({**place, **found, "temperature": None, "curve": []})
     order = [*LOSSES, *pixels_of_all]
     runs.sort(key=lambda run: (order.index(run["name"]), run["seed"]))
-    write(path, numbers)
+    write_runs(path, numbers)
     (options.output / "table.md").write_text(table(runs, pixels_of_all) + "\n", encoding="utf-8")
     draw(runs).savefig(options.output / "figure.png", dpi=100)
     print(table(runs, pixels_of_all))
-
-
-def finished(path: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what an earlier call found; it must have had the same settings."""
-    if not path.is_file():
-        return []
-    numbers = json.loads(path.read_text(encoding="utf-8"))
-    if numbers["settings"] != settings:
-        raise SystemExit(
-            f"{path} was made with other settings, {numbers['settings']}. Give another --output."
-        )
-    return numbers["runs"]
-
-
-def write(path: Path, numbers: dict[str, Any]) -> None:
-    """Replace the file at once, so that a killed run leaves the last whole one."""
-    with whole_file(path) as file:
-        file.write((json.dumps(numbers, indent=1, allow_nan=False) + "\n").encode())
 
 
 if __name__ == "__main__":

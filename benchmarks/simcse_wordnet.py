@@ -6,19 +6,20 @@
 Trains a small BERT from scratch on WordNet as ``weince fit -c simcse/wordnet_tiny -c loss/LOSS``
 does, with each loss and seed, and then asks with each definition of test.tsv for its example among
 1,000: ``retrieval/top1``. Beside it stand the encoder of each seed before training and tf-idf with
-the training lines' frequencies. Writes numbers.json after every training, and table.md at the end.
+the training lines' frequencies. Writes numbers.json after every training, and table.md at the end;
+called again, it goes on with what is missing.
 """
 
 import argparse
-import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
+from kept_runs import read_runs, write_runs
 from lightning.pytorch import LightningModule, Trainer
 from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -72,20 +73,23 @@ def score_tf_idf(data: Path) -> float:
     return float(np.mean(found))
 
 
-def table(top1: Mapping[str, Mapping[int, float]], tf_idf: float) -> str:
+def table(runs: Sequence[Mapping[str, Any]], tf_idf: float) -> str:
     """Set means over the seeds in a table, with intervals and differences paired by seed."""
+    top1: dict[str, dict[int, float]] = {}
+    for run in runs:
+        top1.setdefault(run["name"], {})[run["seed"]] = run["top1"]
     lines = [
         f"| encoder | top-1 among {CANDIDATES} | minus {UNTRAINED} | minus {BASELINE} | seeds |",
         "| --- | --- | --- | --- | --- |",
         f"| tf-idf | {tf_idf:.4f} | - | - | - |",
     ]
-    for name, values in top1.items():
-        cells = [_show(summarise(list(values.values())))]
+    for name in (name for name in (UNTRAINED, *LOSSES) if name in top1):
+        cells = [_show(summarise(list(top1[name].values())))]
         for other in (UNTRAINED, BASELINE):
             is_known = other != name and other in top1
-            difference = paired_difference(values, top1[other]) if is_known else None
+            difference = paired_difference(top1[name], top1[other]) if is_known else None
             cells.append(_show(difference, sign="+") if difference else "-")
-        lines.append(f"| {name} | {' | '.join(cells)} | {len(values)} |")
+        lines.append(f"| {name} | {' | '.join(cells)} | {len(top1[name])} |")
     return "\n".join(lines)
 
 
@@ -107,22 +111,24 @@ def main() -> None:
     given, options = parser.parse_known_args()  # the rest is for weince fit
     torch.set_num_threads(given.threads)
     given.output.mkdir(parents=True, exist_ok=True)
-    top1: dict[str, dict[int, float]] = {name: {} for name in (UNTRAINED, *given.losses)}
-    seconds: dict[str, dict[int, float]] = {name: {} for name in given.losses}
-    tf_idf = score_tf_idf(given.data)
+    path = given.output / "numbers.json"
+    settings = {"options": options, "threads": given.threads}
+    runs = read_runs(path, settings)
+    numbers = {"benchmark": "simcse_wordnet", "settings": settings}
+    numbers |= {"tf-idf": score_tf_idf(given.data), "runs": runs}
+    done = {(run["name"], run["seed"]) for run in runs}
     for seed in given.seeds:
-        for name, loss in [(UNTRAINED, "loss/infonce"), *((n, LOSSES[n]) for n in given.losses)]:
+        for name in (name for name in (UNTRAINED, *given.losses) if (name, seed) not in done):
             start = time.perf_counter()
             more = ["--trainer.max_steps=0"] if name == UNTRAINED else []
-            command = train(loss, seed, given.data, [*options, *more])
-            if name != UNTRAINED:
-                seconds[name][seed] = time.perf_counter() - start
-            top1[name][seed] = score(command.model, command.datamodule)
-            numbers = {"options": options, "threads": given.threads, "tf-idf": tf_idf}
-            numbers |= {"top1": top1, "seconds": seconds}
-            (given.output / "numbers.json").write_text(json.dumps(numbers, indent=1) + "\n")
-    (given.output / "table.md").write_text(table(top1, tf_idf) + "\n", encoding="utf-8")
-    print(table(top1, tf_idf))
+            command = train(LOSSES.get(name, LOSSES[BASELINE]), seed, given.data, [*options, *more])
+            seconds = None if name == UNTRAINED else time.perf_counter() - start
+            top1 = score(command.model, command.datamodule)
+            runs.append({"name": name, "seed": seed, "top1": top1, "seconds": seconds})
+            write_runs(path, numbers)
+    found = table(runs, numbers["tf-idf"])
+    (given.output / "table.md").write_text(found + "\n", encoding="utf-8")
+    print(found)
 
 
 if __name__ == "__main__":
