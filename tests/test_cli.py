@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import LightningDataModule
-from processes import WITH_TQDM, read_until
+from processes import WITH_TQDM, Python
 from torch.utils.data import DataLoader, TensorDataset
 
 from weince_lightning import ContrastiveModule
@@ -289,17 +289,14 @@ def test_other_classes_run_with_a_loss_of_lightly(tmp_path):
 
 
 def start(folder, *arguments):
-    command = [sys.executable, "-u", "-m", "weince_lightning", *arguments]
-    return subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0
-    )
+    return Python("-m", "weince_lightning", *arguments, folder=folder)
 
 
 def test_interrupted_training_resumes_as_suggested(tmp_path):
     process = start(tmp_path, *INTERRUPTIBLE)
-    read_until(process, rb"Epoch 1: +33%")
-    process.send_signal(signal.SIGINT)
-    output = process.communicate()[0].decode()
+    process.read_until(rb"Epoch 1: +33%")
+    process.send(signal.SIGINT)
+    output = process.finish(timeout=180)
     assert process.returncode == 130
     assert "Traceback" not in output
     saved = tmp_path / "runs" / "digits" / "version_0" / "checkpoints" / "interrupted.ckpt"
@@ -310,11 +307,11 @@ def test_interrupted_training_resumes_as_suggested(tmp_path):
 
 def test_impatient_interruptions_leave_a_checkpoint(tmp_path):
     process = start(tmp_path, *INTERRUPTIBLE)
-    read_until(process, rb"Epoch 1: +33%")
+    process.read_until(rb"Epoch 1: +33%")
     for _ in range(20):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGINT)
-    output = process.communicate()[0].decode()
+    output = process.finish(timeout=180)
     assert process.returncode == 130
     checkpoint = command_after("Resume", output)[-1]
     assert torch.load(tmp_path / checkpoint, weights_only=True)["global_step"] >= 6

@@ -5,7 +5,7 @@ import os
 import re
 import shlex
 import shutil
-import socket
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from jsonargparse import capture_parser
-from processes import finish, start_python
+from processes import Python, free_port
 
 from weince_lightning.cli.arguments import complete_arguments
 from weince_lightning.cli.command import WeinceCLI
@@ -54,19 +54,13 @@ def start(command, folder, *options):
     """Start a command of the page in a folder of its own."""
     folder.mkdir(exist_ok=True)
     quiet = "--trainer.enable_progress_bar=false"
-    return start_python("-m", MODULES[command[0]], *command[1:], quiet, *options, cwd=folder)
+    return Python("-m", MODULES[command[0]], *command[1:], quiet, *options, folder=folder)
 
 
 def assert_trained(folder, output):
     assert "Trained for 1 epochs, 2 steps." in output
     assert (folder / "runs" / "digits" / "version_0" / "checkpoints" / "last.ckpt").is_file()
     assert "Starting with 2 processes" in output
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("localhost", 0))
-        return listener.getsockname()[1]
 
 
 def test_the_page_has_a_command_to_try_for_each_way_but_slurm():
@@ -81,7 +75,7 @@ def test_the_page_has_a_command_to_try_for_each_way_but_slurm():
 )
 def test_command_for_one_machine_runs_to_its_end(command, tmp_path):
     process = start(command, tmp_path / "run", TWO_STEPS)
-    output = finish(process, timeout=240)
+    output = process.finish(timeout=240)
     assert process.returncode == 0, output
     assert_trained(tmp_path / "run", output)
 
@@ -92,14 +86,14 @@ def test_two_launchers_meet_and_train_as_one(tmp_path):
     command = [part.replace(":29500", f":{free_port()}") for part in TRIED[2]]
     assert command != TRIED[2]
     processes = [start(command, tmp_path / name, TWO_STEPS) for name in ("first", "second")]
-    outputs = [finish(process, timeout=240) for process in processes]
+    outputs = [process.finish(timeout=240) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     (ran,) = (path for path in tmp_path.iterdir() if (path / "runs").is_dir())
     assert_trained(ran, outputs[["first", "second"].index(ran.name)])
     (validate,) = (command for command in COMMANDS if "validate" in command)
     checkpoint = "runs/digits/version_0/checkpoints/last.ckpt"
     process = start([checkpoint if part == "CHECKPOINT" else part for part in validate], ran)
-    output = finish(process, timeout=240)
+    output = process.finish(timeout=240)
     assert process.returncode == 0, output
     assert "val/loss" in output
 
@@ -110,17 +104,17 @@ def test_sigterm_to_torchrun_saves_and_the_launcher_goes_on_from_there(tmp_path)
     command = TRIED[1]
     checkpoints = tmp_path / "runs" / "digits" / "version_0" / "checkpoints"
     process = start(command, tmp_path, "--trainer.max_epochs=1000")
-    while process.poll() is None and not (checkpoints / "last.ckpt").exists():
+    while process.returncode is None and not (checkpoints / "last.ckpt").exists():
         time.sleep(0.1)
-    process.terminate()  # torchrun alone
-    output = finish(process, timeout=240)
+    os.kill(process.pid, signal.SIGTERM)  # torchrun alone
+    output = process.finish(timeout=240)
     assert process.returncode == 1
     saved = torch.load(checkpoints / "interrupted.ckpt", weights_only=True)
     epochs = saved["epoch"] + 1
     fit = command.index("fit") + 1
     resumed = [*command[:fit], "--ckpt_path", re.search(r"--ckpt_path (\S+)", output)[1]]
     process = start(resumed, tmp_path, f"--trainer.max_epochs={epochs}")
-    output = finish(process, timeout=240)
+    output = process.finish(timeout=240)
     assert f"Trained for {epochs} epochs, {10 * epochs} steps." in output
 
 

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
-from processes import meet
+from processes import meet, spawn
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -147,7 +146,7 @@ def assert_same(found: Tensor, expected: Tensor, tolerance: float, what: str) ->
 def test_ranks_together_equal_one_process_with_the_whole_batch(
     sizes: list[int], dtype: torch.dtype, tmp_path: Path
 ):
-    mp.spawn(work, args=(sizes, str(tmp_path), dtype), nprocs=len(sizes))
+    spawn(work, (sizes, str(tmp_path), dtype), len(sizes))
     ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(len(sizes))]
     of_values, of_gradients = (1e-9, 1e-9) if dtype == torch.float64 else (1e-5, 1e-4)
     for name, layout, option in CASES:
@@ -218,7 +217,7 @@ def work_with_queues(rank: int, sizes: list[int], folder: str) -> None:
 
 def test_keys_are_those_of_all_processes_or_each_ones_own_under_ddp(tmp_path: Path):
     sizes = [4, 3]
-    mp.spawn(work_with_queues, args=(sizes, str(tmp_path)), nprocs=2)
+    spawn(work_with_queues, (sizes, str(tmp_path)), 2)
     for rank, rows in enumerate((slice(0, 4), slice(4, 7))):
         found = torch.load(tmp_path / f"{rank}.pt")
         for gathers, expected in ((True, slice(None)), (False, rows)):
@@ -251,7 +250,7 @@ def disagree(rank: int, folder: str) -> None:
 
 
 def test_processes_that_disagree_are_all_told(tmp_path: Path):
-    mp.spawn(disagree, args=(str(tmp_path),), nprocs=2)
+    spawn(disagree, (str(tmp_path),), 2)
     for rank in range(2):
         found = torch.load(tmp_path / f"{rank}.pt")
         assert found == [

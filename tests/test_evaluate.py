@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import os
 import shutil
 import signal
 import time
@@ -14,7 +13,7 @@ from checkpoint_files import AuthorsSimCLR, LightlySimCLR, resnet, save_with_tra
 from evaluating_process import OwnData, OwnEncoder
 from lightning.pytorch import Trainer, seed_everything
 from PIL import Image
-from processes import TESTS, finish, start_python
+from processes import TESTS, Python
 from torch import nn
 from torch.utils.data import DataLoader, Subset
 
@@ -239,22 +238,22 @@ def test_a_killed_evaluation_goes_on_to_the_same_numbers(own_checkpoint, tmp_pat
     other = tmp_path / "whole" / "own.ckpt"
     other.parent.mkdir()
     shutil.copy(own_checkpoint, other)
-    whole = start_python(TESTS / "evaluating_process.py", other, *options)
-    process = start_python(TESTS / "evaluating_process.py", own_checkpoint, *options)
+    whole = Python(TESTS / "evaluating_process.py", other, *options)
+    process = Python(TESTS / "evaluating_process.py", own_checkpoint, *options)
     unfinished = own_checkpoint.with_suffix("") / "unfinished.pt"
     deadline = time.monotonic() + 300
-    while not unfinished.exists() and process.poll() is None and time.monotonic() < deadline:
+    while not unfinished.exists() and process.returncode is None and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.3)
-    os.killpg(process.pid, signal.SIGKILL)
-    finish(process, 60)
+    process.send(signal.SIGKILL)
+    process.finish(60)
     assert process.returncode == -signal.SIGKILL
     (state,) = torch.load(unfinished, weights_only=True)["parts"].values()
     assert 0 < state["step"] < 500
     assert not (unfinished.with_name("evaluation.json")).exists()
-    again = start_python(TESTS / "evaluating_process.py", own_checkpoint, *options)
-    finish(again, 300)
-    finish(whole, 300)
+    again = Python(TESTS / "evaluating_process.py", own_checkpoint, *options)
+    again.finish(300)
+    whole.finish(300)
     assert (again.returncode, whole.returncode) == (0, 0)
     assert numbers(results(own_checkpoint)) == numbers(results(other))
     assert not unfinished.exists()

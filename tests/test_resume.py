@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch import Callback, LightningDataModule
 from lightning.pytorch.callbacks import OnExceptionCheckpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from processes import WITH_TQDM, finish, read_until, run_python, start_python
+from processes import WITH_TQDM, Python, run_ranks
 from resumed_runs import assert_same, differences, logged, make_module, train
 from torch.utils.data import DataLoader, Subset
 
@@ -111,7 +111,7 @@ def test_loading_a_model_leaves_the_random_numbers_alone(whole):
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    run_python(TESTS / "resumed_runs.py", folder, timeout=180)
+    run_ranks(2, TESTS / "resumed_runs.py", folder, timeout=240)
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 
@@ -133,7 +133,7 @@ def test_processes_share_the_images_of_an_epoch_without_a_common_seed(ranks):
 def run(folder, arguments):
     output, before, threads = io.StringIO(), Path.cwd(), torch.get_num_threads()
     os.chdir(folder)
-    torch.set_num_threads(1)  # as in start_python(): sums of two threads are rounded otherwise
+    torch.set_num_threads(1)  # as in such a process: sums of two threads are rounded otherwise
     try:
         with contextlib.redirect_stdout(output):
             main(arguments)
@@ -155,11 +155,11 @@ def expected(tmp_path_factory):
 def interrupt(folder, pattern, signals, *options):
     """Send signals as soon as the command has written the pattern; returns status and output."""
     command = ["-m", "weince_lightning", *SHORT, WITH_TQDM, *options]
-    process = start_python(*command, cwd=folder, bufsize=0)
-    read_until(process, pattern)
+    process = Python(*command, folder=folder)
+    process.read_until(pattern)
     for signum in signals:
-        os.killpg(process.pid, signum)  # as terminals and clusters do, its workers too
-    output = finish(process, timeout=180)
+        process.send(signum)
+    output = process.finish(timeout=180)
     assert "Traceback" not in output
     return process.returncode, output
 

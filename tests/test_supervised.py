@@ -6,8 +6,7 @@ import pytest
 import reference
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
-from processes import meet
+from processes import meet, spawn
 from pytorch_metric_learning.losses import SupConLoss
 from torch import Tensor
 
@@ -225,7 +224,7 @@ def work(rank: int, folder: str) -> None:
 
 @pytest.mark.skipif(not dist.is_available(), reason="needs gloo processes")
 def test_two_processes_equal_one_with_the_whole_batch(tmp_path: Path):
-    mp.spawn(work, args=(str(tmp_path),), nprocs=2)
+    spawn(work, (str(tmp_path),), 2)
     ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     for name in LOSSES:
         for with_references in (False, True):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import run_python
+from processes import run_ranks
 from two_processes import CASES, MICRO_BATCHES, Ending, train
 
 pytestmark = pytest.mark.skipif(
@@ -21,7 +21,7 @@ TOLERANCES = {"64-true": 1e-9, "32-true": 1e-4, "bf16-mixed": 2e-2}
 
 def run(library: str, folder: Path) -> list[dict]:
     """Let two processes train every case; returns what each found, or ends both."""
-    run_python(TESTS / "two_processes.py", library, folder, timeout=120)
+    run_ranks(2, TESTS / "two_processes.py", library, folder, timeout=240)
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import run_python
+from processes import run_ranks
 
 from weince_lightning.functional.features import RECALL_AT, extract_features, knn_scores
 
@@ -25,7 +25,7 @@ LOADERS = (
 def folder(tmp_path_factory):
     """What the processes leave behind; all end if they take too long, as in a deadlock."""
     folder = tmp_path_factory.mktemp("knn")
-    run_python(HERE / "knn_processes.py", folder, timeout=180)
+    run_ranks(PROCESSES, HERE / "knn_processes.py", folder, timeout=240)
     return folder
 
 

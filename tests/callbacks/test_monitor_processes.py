@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from monitor_processes import FAR, fit
-from processes import run_python
+from processes import run_ranks
 
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available() or sys.platform == "win32", reason="needs gloo processes"
@@ -19,7 +19,7 @@ TESTS = Path(__file__).parents[1]
 def ranks(tmp_path_factory):
     """What two processes found."""
     folder = tmp_path_factory.mktemp("monitors")
-    run_python(TESTS / "monitor_processes.py", folder, timeout=120)
+    run_ranks(2, TESTS / "monitor_processes.py", folder, timeout=240)
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 

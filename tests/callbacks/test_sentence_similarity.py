@@ -7,7 +7,7 @@ import pytest
 import sentences
 import torch
 from lightning.pytorch import seed_everything
-from processes import run_python
+from processes import run_ranks
 from scipy.stats import spearmanr
 from sentence_processes import LIGHTNING, Pass, draw, rows, validate, validate_odd_numbers
 from torch.utils.data import DataLoader
@@ -85,7 +85,7 @@ def test_module_without_pairs_is_refused(outputs):
     not torch.distributed.is_available() or sys.platform == "win32", reason="needs gloo processes"
 )
 def test_two_processes_log_what_one_would(tmp_path):
-    run_python(Path(__file__).parents[1] / "sentence_processes.py", tmp_path, timeout=180)
+    run_ranks(2, Path(__file__).parents[1] / "sentence_processes.py", tmp_path, timeout=240)
     whole = validate_odd_numbers(1)
     assert 0 < whole["retrieval/top1"] < 1
     for rank in range(2):

@@ -20,7 +20,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, Wand
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 from matplotlib.image import imread
-from processes import run_python
+from processes import run_ranks
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader
 from two_processes import SIZE, network, pairs
@@ -571,7 +571,7 @@ class Ranks:
 
     def __init__(self, folder):
         self.folder = folder
-        run_python(Path(tail_processes.__file__), folder, timeout=300)
+        run_ranks(2, Path(tail_processes.__file__), folder, timeout=240)
         self.found = [
             torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)
         ]  # NumPy arrays of our own

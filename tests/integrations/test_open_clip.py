@@ -13,7 +13,7 @@ import pytest
 import reference
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from processes import spawn
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.nn.parallel import DistributedDataParallel
@@ -213,7 +213,7 @@ def ranks(tmp_path_factory) -> list[dict[str, dict[str, Tensor]]]:
     if not dist.is_available() or sys.platform == "win32":
         pytest.skip("needs gloo processes")
     folder = tmp_path_factory.mktemp("processes")
-    mp.spawn(work, args=(str(folder),), nprocs=2)
+    spawn(work, (str(folder),), 2)
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 

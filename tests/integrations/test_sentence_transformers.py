@@ -10,7 +10,7 @@ import pytest
 import sentences
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from processes import spawn
 
 pytest.importorskip("sentence_transformers")
 pytest.importorskip("datasets")
@@ -220,7 +220,7 @@ def work(rank, sizes, bert, folder, options):
     not dist.is_available() or sys.platform == "win32", reason="needs gloo processes"
 )
 def test_two_processes_that_gather_equal_one_with_the_whole_batch(bert, tmp_path: Path):
-    mp.spawn(work, args=([4, 2], str(bert), str(tmp_path), {}), nprocs=2)
+    spawn(work, ([4, 2], str(bert), str(tmp_path), {}), 2)
     value, gradient = torch.load(tmp_path / "found.pt")
     model = load(bert)
     expected = value_and_gradient(WEINCERankingLoss(model), tokenised(model, 4))

@@ -8,14 +8,14 @@ import time
 from pathlib import Path
 
 import pytest
-from processes import finish, start_python
+from processes import Python
 from sweep_folders import RUNS, SWEEP, WorkingFolder
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks processes up in /proc")
 
 
 def start(work):
-    return start_python("-m", "weince_lightning", "sweep", "small.yaml", cwd=work.path)
+    return Python("-m", "weince_lightning", "sweep", "small.yaml", folder=work.path)
 
 
 def wait_for(condition, process=None, seconds=120):
@@ -23,7 +23,7 @@ def wait_for(condition, process=None, seconds=120):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
-        assert process is None or process.poll() is None, process.stdout.read().decode()
+        assert process is None or process.returncode is None, process.finish(60)
         time.sleep(0.01)
 
 
@@ -40,7 +40,7 @@ def processes_in(folder):
 
 def run_again(work):
     process = start(work)
-    output = finish(process, timeout=240)
+    output = process.finish(timeout=240)
     assert process.returncode == 0, output
     return output
 
@@ -66,14 +66,14 @@ def test_a_sweep_that_is_stopped_and_killed_ends_with_the_results_of_an_undistur
     work.write("small.yaml", {**SWEEP, "seeds": [7]})
     process = start(work)
     wait_for(trains(work, RUNS[0]), process)
-    process.terminate()
-    output = finish(process, timeout=240)
+    os.kill(process.pid, signal.SIGTERM)
+    output = process.finish(timeout=240)
     assert process.returncode == 143
     assert "Interrupted. Go on with:\n  weince sweep small.yaml\n" in output
     process = start(work)
     wait_for(trains(work, RUNS[1]), process)
-    process.kill()
-    finish(process, timeout=60)
+    os.kill(process.pid, signal.SIGKILL)
+    process.finish(timeout=60)
     run_again(work)
     expected = finished.results()
     assert work.results() == {name: expected[name] for name in RUNS[:2]}
@@ -91,8 +91,8 @@ def test_a_killed_sweep_goes_on_and_ends_with_the_same_results(finished, tmp_pat
     process = start(work)
     wait_for(moment(work, RUNS[1]), process)
     # The sweep alone: those who trained for it must notice.
-    process.kill()
-    finish(process, timeout=60)
+    os.kill(process.pid, signal.SIGKILL)
+    process.finish(timeout=60)
     wait_for(lambda: not processes_in(tmp_path), seconds=30)
     assert len(work.results()) == (2 if moment is finished_one else 1)
     output = run_again(work)
@@ -116,7 +116,7 @@ def test_a_signal_saves_the_training_and_the_sweep_goes_on(
     process = start(work)
     wait_for(trains(work, RUNS[0]), process)
     (os.killpg if is_for_all else os.kill)(process.pid, signum)
-    output = finish(process, timeout=120)
+    output = process.finish(timeout=120)
     assert process.returncode == status
     assert "Interrupted. Go on with:\n  weince sweep small.yaml\n" in output
     assert "Traceback" not in output
@@ -132,10 +132,10 @@ def test_training_is_not_resumed_with_other_arguments(finished, tmp_path):
     process = start(work)
     wait_for(trains(work, RUNS[0]), process)
     os.killpg(process.pid, signal.SIGKILL)
-    finish(process, timeout=60)
+    process.finish(timeout=60)
     text = (tmp_path / "small.yaml").read_text()
     (tmp_path / "small.yaml").write_text(f"options: {{model.learning_rate: 0.1}}\n{text}")
     process = start(work)
-    said = finish(process, timeout=60)
+    said = process.finish(timeout=60)
     assert process.returncode == 2
     assert re.search(r"runs/infonce/default/seed_7/run.json was made with nothing where", said)
