@@ -28,6 +28,7 @@ from weince_lightning.cli.arguments import complete_arguments
 from weince_lightning.cli.command import WeinceCLI
 from weince_lightning.data import SentenceData
 from weince_lightning.data.text import read_pairs
+from weince_lightning.functional.retrieval import top1_among
 from weince_lightning.reporting.intervals import Summary, paired_difference, summarise
 
 CONFIG = "simcse/wordnet_tiny"
@@ -63,13 +64,12 @@ def score_tf_idf(data: Path) -> float:
     """Return the same for counts of words, weighted by their rarity in the training lines."""
     weights = TfidfVectorizer().fit((data / "train.txt").read_text(encoding="utf-8").splitlines())
     pairs = read_pairs(data / "test.tsv")
+    size = min(CANDIDATES, len(pairs))
     found = []
-    for first in range(0, len(pairs) // CANDIDATES * CANDIDATES, CANDIDATES):
-        block = pairs[first : first + CANDIDATES]
-        definitions = weights.transform([pair.first for pair in block])
-        examples = weights.transform([pair.second for pair in block])
-        nearest = (definitions @ examples.T).toarray().argmax(axis=1)
-        found.append(float((nearest == np.arange(len(block))).mean()))
+    for first in range(0, len(pairs) // size * size, size):  # whole, the counts would be gigabytes
+        firsts, seconds, _ = zip(*pairs[first : first + size], strict=True)
+        counts = [weights.transform(side).toarray() for side in (firsts, seconds)]
+        found.append(top1_among(*map(torch.from_numpy, counts), CANDIDATES).item())
     return float(np.mean(found))
 
 

@@ -121,7 +121,7 @@ def _become(
     is_module = arguments[0] == "-m"
     sys.argv = arguments[is_module:]
     ours = environment["PYTHONPATH"].split(os.pathsep)
-    sys.path[:0] = ["" if is_module else str(Path(arguments[0]).parent), *ours]
+    sys.path[:0] = ["" if is_module else str(Path(arguments[0]).parent.resolve()), *ours]
     try:
         if is_module:
             runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)

@@ -2,15 +2,14 @@
 
 import importlib
 import json
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from processes import run_python
 
 ROOT = Path(__file__).parents[1]
 SUMMARY = {"median", "first_quartile", "third_quartile", "samples"}
@@ -18,19 +17,19 @@ SUMMARY = {"median", "first_quartile", "third_quartile", "samples"}
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 
 
+def run_benchmark(script: str, *options: object, timeout: float = 300) -> str:
+    """Run a benchmark as a person does, and return what it wrote."""
+    return run_python(f"benchmarks/{script}.py", *options, folder=ROOT, timeout=timeout)
+
+
 def run_quick(script: str, folder: Path, *options: str) -> tuple[str, list[dict]]:
-    """Run a benchmark as a person does; return the table's lines and the rows of its JSON."""
+    """Return the lines of a benchmark's table and the rows of its JSON."""
     path = folder / "report.json"
-    command = [sys.executable, f"benchmarks/{script}.py", "--quick", "--json", path, *options]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert result.returncode == 0, result.stderr
+    output = run_benchmark(script, "--quick", "--json", path, *options)
     report = json.loads(path.read_text(encoding="utf-8"))
     assert report["benchmark"] == script
     assert {"processor", "cores", "threads", "load_average", "packages"} <= set(report["machine"])
-    lines = [line for line in result.stdout.splitlines() if line.startswith("| ")]
+    lines = [line for line in output.splitlines() if line.startswith("| ")]
     assert len({line.count("|") for line in lines}) == 1
     return lines, report["rows"]
 
@@ -145,9 +144,7 @@ def test_epoch_speed_reports_both_libraries_on_both_augmentations(tmp_path):
 
 @pytest.mark.slow
 def test_real_tails_writes_numbers_and_words_of_every_case_that_is_installed(tmp_path):
-    script = [sys.executable, "benchmarks/real_tails.py", "--output", tmp_path, "--samples", "300"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run(script, cwd=ROOT, env=environment, check=True, timeout=900)
+    run_benchmark("real_tails", "--output", tmp_path, "--samples", "300", timeout=900)
     summary = (tmp_path / "summary.md").read_text(encoding="utf-8")
     cases = sorted(file.stem for file in tmp_path.glob("*.json"))
     assert {"digits_trained", "digits_untrained"} <= set(cases)
@@ -195,13 +192,8 @@ def write_emoji(folder: Path, count: int) -> None:
 def test_emoji_retrieval_writes_numbers_table_and_figure(tmp_path):
     write_emoji(tmp_path, 31)
     output = tmp_path / "results"
-    command = [sys.executable, "benchmarks/emoji_retrieval.py", "--data", tmp_path]
-    command += ["--output", output, "--epochs", "2", "--batch-size", "8", "--seeds", "1", "2"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert result.returncode == 0, result.stderr
+    options = ["--data", tmp_path, "--output", output, "--epochs", "2", "--batch-size", "8"]
+    printed = run_benchmark("emoji_retrieval", *options, "--seeds", "1", "2")
     numbers = json.loads((output / "numbers.json").read_text(encoding="utf-8"))
     assert numbers["emoji"] == 30  # twitter lacks the last
     names = list(dict.fromkeys(run["name"] for run in numbers["runs"]))
@@ -211,7 +203,7 @@ def test_emoji_retrieval_writes_numbers_table_and_figure(tmp_path):
     # Pictures of both styles are alike but for their colours.
     assert numbers["pixels_of_all"]["pixels, 64 px"]["google_to_twitter"] > 0.8
     text = (output / "table.md").read_text(encoding="utf-8")
-    assert text in result.stdout
+    assert text in printed
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     assert [line.split(" | ")[0].removeprefix("| ") for line in lines[2:]] == names
     assert len({line.count("|") for line in lines}) == 1
@@ -219,11 +211,9 @@ def test_emoji_retrieval_writes_numbers_table_and_figure(tmp_path):
     numbers["runs"][0]["training"] = "kept"
     del numbers["runs"][1]
     (output / "numbers.json").write_text(json.dumps(numbers), encoding="utf-8")
-    again = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert again.stdout.count("InfoNCE, seed 2:") == again.stdout.count(", seed ") == 1
-    assert again.stdout.endswith(text)
+    printed = run_benchmark("emoji_retrieval", *options, "--seeds", "1", "2")
+    assert printed.count("InfoNCE, seed 2:") == printed.count(", seed ") == 1
+    assert printed.endswith(text)
     assert json.loads((output / "numbers.json").read_text())["runs"][0]["training"] == "kept"
 
 

@@ -1,7 +1,5 @@
 """The SimCSE configurations: complete files that train what they name, under any loss layer."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +8,7 @@ import sentences
 import torch
 import yaml
 from jsonargparse import capture_parser
+from processes import run_python
 
 from weince_lightning import InfoNCELoss, WEINCELoss
 from weince_lightning.cli.arguments import complete_arguments, find_config, packaged_configs
@@ -142,10 +141,10 @@ def test_every_argument_of_the_files_is_known(name):
 def test_benchmark_compares_the_losses_and_the_untrained_encoder(folder, tmp_path):
     import json
 
-    options = ["--trainer.max_steps=2", "--trainer.val_check_interval=2", *QUIET]
-    script = [sys.executable, "benchmarks/simcse_wordnet.py", "--seeds", "1", "2"]
-    command = [*script, "--data", folder, "--output", tmp_path, "--data.batch_size=8", *options]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=600)
+    script = ["benchmarks/simcse_wordnet.py", "--data", folder, "--output", tmp_path]
+    script += ["--seeds", "1", "2", "--data.batch_size=8", "--trainer.max_steps=2"]
+    script += ["--trainer.val_check_interval=2", *QUIET]
+    run_python(*script, folder=ROOT, timeout=600)
     kept = (tmp_path / "numbers.json").read_bytes()
     assert [(run["seed"], run["name"]) for run in json.loads(kept)["runs"]] == [
         (seed, name) for seed in (1, 2) for name in ("untrained", "InfoNCE", "WEINCE")
@@ -154,5 +153,5 @@ def test_benchmark_compares_the_losses_and_the_untrained_encoder(folder, tmp_pat
     assert [row.split(" | ")[0].strip("| ") for row in rows[2:]] == [
         "tf-idf", "untrained", "InfoNCE", "WEINCE",
     ]  # fmt: skip
-    subprocess.run(command, cwd=ROOT, check=True, timeout=600)
+    run_python(*script, folder=ROOT, timeout=600)
     assert (tmp_path / "numbers.json").read_bytes() == kept  # with its seconds: nothing ran again
