@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from sweep_folders import RUNS, SWEEP
 
+from weince_lightning.cli import main
 from weince_lightning.cli.arguments import UsageError, find_config
 from weince_lightning.cli.sweep import evaluate, fit, sweep
 from weince_lightning.sweeps import SweepError, read_sweep
@@ -105,15 +105,13 @@ def test_settings_reach_the_cluster_and_unknown_ones_are_refused(tmp_path):
     assert connect(tmp_path, settings, "local").parameters["timeout_min"] == 60
 
 
-def test_without_submitit_one_line_says_how_to_install_it(work):
-    script = (
-        "import sys; sys.modules['submitit'] = None; from weince_lightning.cli import main;"
-        f"main(['sweep', 'small.yaml', *{SLURM}])"
-    )
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert found.returncode == 2
-    assert "pip install weince-lightning[slurm]" in found.stderr
-    assert found.stderr.count("\n") == 1
+def test_without_submitit_one_line_says_how_to_install_it(work, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(SystemExit, match="2"):
+        main(["sweep", "small.yaml", *SLURM])
+    said = capsys.readouterr().err
+    assert "pip install weince-lightning[slurm]" in said
+    assert said.count("\n") == 1
 
 
 def test_settings_of_the_cluster_are_refused_by_the_command(work):
