@@ -88,7 +88,9 @@ def load(data: Path) -> Emoji:
                   for entry in entries])
         for style in STYLES
     ]  # fmt: skip
-    drawings = [np.unique(p.reshape(len(p), -1), axis=0, return_inverse=True)[1] for p in pixels]
+    rows = [each.reshape(len(each), -1) for each in pixels]
+    # NumPy 2.0 gives a column.
+    drawings = [np.unique(r, axis=0, return_inverse=True)[1].reshape(-1) for r in rows]
     return Emoji(
         (_premultiplied(pixels[0]), _premultiplied(pixels[1])),
         [entry["subcategory"] for entry in entries],

@@ -116,7 +116,7 @@ class Tiled:
         The gradient is computed here, if it will be needed.
         """
         tensors = [t for group in self.groups for t in group.tensors]
-        total, per_anchor = _TiledLosses.apply(
+        total, per_anchor = _differentiated(
             self, objective, weight, torch.is_grad_enabled(), temperature, *tensors
         )
         self._kept.clear()
@@ -262,6 +262,10 @@ class _TiledLosses(torch.autograd.Function):
             kept = _plain_gradients(ctx.groups, ctx.objective, ctx.temperature, inputs)
         gradient = gradient * ctx.weight
         return None, None, None, None, *(k if k is None else k * gradient for k in kept)
+
+
+_differentiated = torch.compiler.disable(_TiledLosses.apply)  # type: ignore[no-untyped-call]
+"""Newer compilers leave it out by themselves; that of torch 2.10 fails in it."""
 
 
 def _differentiate(
