@@ -1,11 +1,10 @@
 """What the README shows is what runs: its Python, its commands, its files."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import run_python
 
 from weince_lightning.cli.arguments import packaged_configs
 
@@ -16,8 +15,9 @@ COMMANDS = re.findall(r"```bash\n(.*?)```", TEXT, flags=re.DOTALL)
 
 
 @pytest.mark.parametrize("block", PYTHON)
-def test_python_runs_as_it_stands(block):
-    subprocess.run([sys.executable, "-c", block], check=True, capture_output=True, cwd=ROOT)
+def test_python_runs_as_it_stands(block, tmp_path):
+    (tmp_path / "block.py").write_text(block, encoding="utf-8")
+    run_python(tmp_path / "block.py", folder=ROOT, timeout=120)
 
 
 def test_the_two_commands_for_a_fresh_machine_are_there():

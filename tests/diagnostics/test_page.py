@@ -219,7 +219,7 @@ def file(page, tmp_path_factory):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [320, 360, 1280])
+@pytest.mark.parametrize("width", [320, 1280])
 def test_a_browser_shows_all_of_the_page_on_any_device(browser, file, width, scheme):
     tab, requests, complaints = look(browser, file, width, scheme)
     try:
