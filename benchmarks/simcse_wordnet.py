@@ -34,16 +34,21 @@ from weince_lightning.reporting.intervals import Summary, paired_difference, sum
 CONFIG = "simcse/wordnet_tiny"
 TEMPERATURE = 0.1  # that of the configuration
 CANDIDATES = 1000
-LOSSES = {"InfoNCE": "loss/infonce", "WEINCE": "loss/weince"}
+LOSSES = {
+    "InfoNCE": ["-c", "loss/infonce"],
+    "WEINCE, the paper's form": ["-c", "loss/weince"],
+    "WEINCE with shape 1": ["-c", "loss/weince", "--model.loss.shape=1.0"],
+}
+"""What is added to the command."""
 BASELINE, UNTRAINED = "InfoNCE", "untrained"
 
 
-def train(loss: str, seed: int, data: Path, options: list[str]) -> Any:
+def train(loss: Sequence[str], seed: int, data: Path, options: Sequence[str]) -> Any:
     """Run ``weince fit``, and return the command, with its model and data."""
     files = {"train_file": "train.txt", "tokenizer": "vocab.txt", "retrieval_file": "val.tsv"}
     files["test_retrieval_file"] = "test.tsv"
     with TemporaryDirectory() as folder:
-        arguments = ["fit", "-c", CONFIG, "-c", loss, f"--model.loss.temperature={TEMPERATURE}"]
+        arguments = ["fit", "-c", CONFIG, *loss, f"--model.loss.temperature={TEMPERATURE}"]
         arguments += [f"--data.{name}={data / file}" for name, file in files.items()]
         arguments += [f"--seed_everything={seed}", "--trainer.logger=false", *options]
         arguments += [f"--trainer.default_root_dir={folder}", "--trainer.accelerator=cpu"]

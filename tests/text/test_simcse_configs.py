@@ -145,13 +145,14 @@ def test_benchmark_compares_the_losses_and_the_untrained_encoder(folder, tmp_pat
     script += ["--seeds", "1", "2", "--data.batch_size=8", "--trainer.max_steps=2"]
     script += ["--trainer.val_check_interval=2", *QUIET]
     run_python(*script, folder=ROOT, timeout=600)
+    names = ["untrained", "InfoNCE", "WEINCE, the paper's form", "WEINCE with shape 1"]
     kept = (tmp_path / "numbers.json").read_bytes()
     assert [(run["seed"], run["name"]) for run in json.loads(kept)["runs"]] == [
-        (seed, name) for seed in (1, 2) for name in ("untrained", "InfoNCE", "WEINCE")
+        (seed, name) for seed in (1, 2) for name in names
     ]
     rows = (tmp_path / "table.md").read_text(encoding="utf-8").splitlines()
     assert [row.split(" | ")[0].strip("| ") for row in rows[2:]] == [
-        "tf-idf", "untrained", "InfoNCE", "WEINCE",
+        "tf-idf", *names,
     ]  # fmt: skip
     run_python(*script, folder=ROOT, timeout=600)
     assert (tmp_path / "numbers.json").read_bytes() == kept  # with its seconds: nothing ran again
