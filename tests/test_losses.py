@@ -534,6 +534,13 @@ def test_default_parts_are_not_shared_between_losses():
 # The door
 
 
+@pytest.mark.parametrize("temperature", ["x", 0.2, torch.tensor([0.2]), torch.tensor(2)], ids=str)
+def test_temperature_of_a_call_is_a_scalar_tensor(temperature):
+    z0, z1 = torch.randn(2, 8, 4)
+    with pytest.raises(TypeError, match="temperature must be a"):
+        WEINCELoss().terms(z0, z1, temperature=temperature)
+
+
 @pytest.mark.parametrize(
     ("build", "error", "message"),
     [

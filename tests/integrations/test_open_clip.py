@@ -126,6 +126,23 @@ def test_dictionary_holds_the_loss_under_open_clips_name():
     assert torch.equal(found["contrastive_loss"], WEINCEClipLoss()(*arguments))
 
 
+def test_last_batch_of_one_pair_is_zero_as_in_clip_loss():
+    images, texts, log_scale = draw_pairs()
+    leaves = images[:1].detach().requires_grad_(), texts[:1].detach().requires_grad_(), log_scale
+    for found, expected in zip(
+        evaluate(WEINCEClipLoss(), leaves), evaluate(ClipLoss(), leaves), strict=True
+    ):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+        assert not found.any()
+
+
+@pytest.mark.parametrize("scale", [-3.0, 0.0, math.nan, "x", None], ids=str)
+def test_number_that_is_no_scale_is_refused(scale):
+    images, texts, _ = draw_pairs()
+    with pytest.raises((TypeError, ValueError), match="logit_scale must be"):
+        WEINCEClipLoss()(images, texts, scale)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

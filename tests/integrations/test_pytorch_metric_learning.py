@@ -35,6 +35,28 @@ def test_with_a_closed_gate_it_is_supcon(with_references: bool):
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
 
 
+def test_the_batch_among_the_references_is_told_by_the_labels_too():
+    z, labels = draw(40)
+    for others in ((labels + 1) % 5, labels.clone()):
+        found = WEINCESupConLoss(0.1, gate=0.0)(z, labels, ref_emb=z, ref_labels=others)
+        expected = SupConLoss(0.1)(z, labels, ref_emb=z, ref_labels=others)
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(("samples", "references"), [(1, 0), (2, 0), (30, 0), (30, 5)], ids=str)
+def test_without_any_negative_it_is_zero_as_in_the_library(samples: int, references: int):
+    z, _ = draw(samples)
+    labels = torch.zeros(samples, dtype=torch.int64)
+    others = {}
+    if references:
+        zeros = torch.zeros(references, dtype=torch.int64)
+        others = {"ref_emb": draw(references, 1)[0], "ref_labels": zeros}
+    found = WEINCESupConLoss()(z, labels, **others)
+    assert found == SupConLoss()(z, labels, **others) == 0
+    (gradient,) = torch.autograd.grad(found, z)
+    assert not gradient.any()
+
+
 def test_regularizers_of_the_library_are_added():
     z, labels = draw(40)
     plain = WEINCESupConLoss(0.1, gate=0.0)
@@ -75,5 +97,5 @@ def test_what_it_can_not_do_is_refused():
         WEINCESupConLoss()(z)
     with pytest.raises(ValueError, match="distance must be left out"):
         WEINCESupConLoss(distance=None)
-    with pytest.raises(ValueError, match="reference_labels must be given"):
+    with pytest.raises(ValueError, match="ref_labels must be given"):
         WEINCESupConLoss()(z, labels, ref_emb=z[:5])

@@ -258,6 +258,7 @@ def test_validation_may_read_longer_sentences(files):
     ("name", "line", "message"),
     [
         ("sts_file", "high\ta cat\ta bird", r"sts\.tsv, line 2, must begin with a number"),
+        ("sts_file", "nan\ta cat\ta bird", r"sts\.tsv, line 2, must begin with a number"),
         ("sts_file", "0.5\ta cat", r"sts\.tsv, line 2, must hold 3 columns .* got 2"),
         ("retrieval_file", "a cat", r"pairs\.tsv, line 2, must hold 2 columns .* got 1"),
     ],
@@ -267,6 +268,17 @@ def test_line_of_another_form_is_named(files, name, line, message):
     sentences.write_lines(files[name], [lines[0], line, *lines[1:]])
     with pytest.raises(ValueError, match=message):
         SentenceData(**files).val_dataloader()
+
+
+@pytest.mark.parametrize(
+    ("name", "stage"), [("train_file", "train"), ("tokenizer", "val"), ("retrieval_file", "val")]
+)
+def test_line_in_another_encoding_is_named(files, name, stage):
+    first, *rest = files[name].read_bytes().splitlines(keepends=True)
+    files[name].write_bytes(b"".join([first, b"caf\xe9\tbleu\n", *rest]))
+    message = rf"{files[name].name}, line 2, must be UTF-8, got the byte 0xe9 at its place 4"
+    with pytest.raises(ValueError, match=message):
+        list(getattr(SentenceData(**files), f"{stage}_dataloader")())
 
 
 @pytest.mark.parametrize(

@@ -34,11 +34,12 @@ def folder(tmp_path_factory):
     return folder
 
 
-def fit_tiny(folder, *layers):
+def fit_tiny(folder, *layers, options=()):
     files = {"train_file": "train.txt", "tokenizer": "vocab.txt", "retrieval_file": "val.tsv"}
     given = [f"--data.{name}={folder / file}" for name, file in files.items()]
     given += ["--trainer.accelerator=cpu", "--data.batch_size=8", *QUIET]
     given += ["--trainer.max_steps=2", "--trainer.val_check_interval=2"]
+    given += options
     return WeinceCLI(complete_arguments(["fit", "-c", "simcse/wordnet_tiny", *layers, *given]))
 
 
@@ -55,6 +56,15 @@ def test_tiny_configuration_trains_under_each_loss(folder, tmp_path, monkeypatch
     again = SentenceModule.load_from_checkpoint(checkpoint, weights_only=True)
     tokens = torch.tensor([[2, 7, 8, 3]])
     assert torch.equal(again.eval()(tokens), cli.model.eval()(tokens))
+
+
+def test_report_names_what_is_there_and_nothing_else(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    fit_tiny(folder, options=["--trainer.val_check_interval=9"])  # after the last step
+    said = capsys.readouterr().out
+    assert not list(tmp_path.rglob("*.ckpt"))
+    assert "none: the run ended before the first was due" in said
+    assert "tensorboard" not in said  # it logs to a table
 
 
 def test_checkpoint_of_the_command_is_validated_by_its_path_alone(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
 from weince_lightning.cli.run_files import log_folder, newest_checkpoint, saved_config, shown
@@ -83,12 +84,14 @@ def fit_report(trainer: Trainer, is_resumed: bool = False) -> str:
     logs, newest = log_folder(trainer), newest_checkpoint(trainer)
     config = saved_config(trainer)
     rows = headlines(trainer.callback_metrics) + checkpoints(trainer, is_resumed)
+    if trainer.checkpoint_callbacks and not newest:
+        rows.append(("checkpoint", "none: the run ended before the first was due"))
     rows += [("logs", shown(logs))] if logs else []
     rows += [("configuration", shown(config))] if config else []
     following = []
     if newest:
         following.append(f"  weince validate --ckpt_path {shown(newest)}\n")
-    if logs:
+    if logs and any(isinstance(logger, TensorBoardLogger) for logger in trainer.loggers):
         following.append(f"  tensorboard --logdir {shown(logs.parent)}\n")
     steps = f"{trainer.current_epoch} epochs, {trainer.global_step} steps"
     text = f"\nTrained for {steps}. Numbers of the last epoch:\n{table(rows)}"

@@ -48,7 +48,10 @@ class Lines:
     def __getitem__(self, index: int) -> str:
         """Read a line, without its end."""
         raw = self._contents()[self._starts[index] : self._ends[index]].tobytes()
-        return raw.decode("utf-8").rstrip("\r")
+        try:
+            return raw.decode("utf-8").rstrip("\r")
+        except UnicodeDecodeError:
+            raise wrong_encoding(self.path) from None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the file out, which would be copied whole."""
@@ -73,3 +76,17 @@ class Lines:
         is_text = lengths > 0
         is_text[is_text] = (lengths[is_text] > 1) | (contents[starts[is_text]] != ord("\r"))
         return starts[is_text], ends[is_text]
+
+
+def wrong_encoding(path: Path) -> ValueError:
+    """Return an error that names the first line of a file that is not UTF-8."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                return ValueError(
+                    f"{path}, line {number}, must be UTF-8, got the byte 0x{line[error.start]:02x} "
+                    f"at its place {error.start + 1}. Save the file as UTF-8."
+                )
+    return ValueError(f"{path} must be UTF-8. Save the file as UTF-8.")

@@ -1,5 +1,6 @@
 """Sentences for contrastive pretraining, and pairs of them to see what it learnt."""
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from weince_lightning.data.lines import Lines
+from weince_lightning.data.lines import Lines, wrong_encoding
 from weince_lightning.data.seeded import SeededData, check_integer
 from weince_lightning.data.tokens import Tokens
 
@@ -185,11 +186,12 @@ def read_scored_pairs(path: Path) -> list[Pair]:
     pairs = []
     for number, (score, first, second) in enumerate(_columns(path, 3), start=1):
         try:
-            pairs.append(Pair(first, second, float(score)))
+            value = float(score)
         except ValueError:
-            raise ValueError(
-                f"{path}, line {number}, must begin with a number, got {score!r}."
-            ) from None
+            value = math.nan
+        if not math.isfinite(value):
+            raise ValueError(f"{path}, line {number}, must begin with a number, got {score!r}.")
+        pairs.append(Pair(first, second, value))
     return pairs
 
 
@@ -208,8 +210,11 @@ def _columns(path: Path, count: int) -> list[list[str]]:
     """Split each line at its tabs."""
     if not path.is_file():
         raise FileNotFoundError(f"There must be a file {path} with {count} columns and tabs.")
-    with path.open(encoding="utf-8") as file:  # ends lines where Lines does, not at other marks
-        rows = [line.rstrip("\n").split("\t") for line in file]
+    try:
+        with path.open(encoding="utf-8") as file:  # ends lines where Lines does, not at other marks
+            rows = [line.rstrip("\n").split("\t") for line in file]
+    except UnicodeDecodeError:
+        raise wrong_encoding(path) from None
     for number, row in enumerate(rows, start=1):
         if len(row) != count:
             raise ValueError(

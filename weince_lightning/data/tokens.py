@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weince_lightning.data.lines import wrong_encoding
+
 
 class Tokens:
     """Turns sentences into one tensor of token numbers, with the tokenizer of a local path.
@@ -64,7 +66,10 @@ class Tokens:
 def _word_pieces(transformers: Any, path: Path) -> Any:
     """Return BERT's tokenizer with a vocabulary."""
     special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep")}
-    lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise wrong_encoding(path) from None
     missing = sorted(set(special.values()) - set(lines))
     if missing:
         raise ValueError(

@@ -82,9 +82,10 @@ def check_labelled(
     _check_ids(labels, len(embeddings), "labels")
     if references is not None and reference_labels is not None:
         _check_ids(reference_labels, len(references), "reference_labels")
+        tensors["reference_labels"] = reference_labels
     _check_devices({**tensors, "labels": labels})
     if not torch.compiler.is_compiling() and torch.is_anomaly_enabled():
-        _check_finite(tensors)
+        _check_finite({name: value for name, value in tensors.items() if value.ndim == 2})
 
 
 def _check_kinds(embeddings: dict[str, Tensor]) -> None:
@@ -120,7 +121,7 @@ def _check_ids(ids: Tensor, samples: int, name: str = "ids") -> None:
     if not isinstance(ids, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(ids).__name__}.")
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise TypeError(f"{name} must hold integers, got {ids.dtype}.")
+        raise TypeError(f"{name} must hold integers, got {ids.dtype}. Give {name}.long().")
     if ids.shape != (samples,):
         raise ValueError(
             f"{name} must hold one integer per sample ({samples}), got shape {tuple(ids.shape)}."

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from weince_lightning import distributed
 from weince_lightning.losses import TailGate, TailShape, WEINCELoss
+from weince_lightning.losses.checks import check_number
 
 
 class WEINCEClipLoss(nn.Module):
@@ -98,12 +99,18 @@ class WEINCEClipLoss(nn.Module):
             The loss, a scalar.
 
         Raises:
-            ValueError: If shapes do not fit.
+            TypeError: If an argument is of the wrong kind.
+            ValueError: If shapes do not fit, or ``logit_scale`` is a number that is not positive;
+                a tensor is not read, which would wait for the device.
             RuntimeError: If ``world_size`` and ``rank`` are not those of torch.distributed.
         """
         self._check_processes()
         temperature = _temperature(logit_scale, image_features)
-        loss = self.loss.terms(image_features, text_features, temperature=temperature).loss
+        if self.world_size == 1 and len(image_features) == len(text_features) == 1:
+            # A last batch of one pair, which has no negative.
+            loss = 0.0 * (image_features.sum() + text_features.sum() + temperature)
+        else:
+            loss = self.loss.terms(image_features, text_features, temperature=temperature).loss
         if isinstance(logit_bias, Tensor):
             # A gradient of zeros: without any, DistributedDataParallel would wait for it.
             loss = loss + 0 * logit_bias.sum()
@@ -130,6 +137,8 @@ class WEINCEClipLoss(nn.Module):
 
 def _temperature(logit_scale: Tensor | float, features: Tensor) -> Tensor:
     """Turn the scale, of shape () or (1,), into a temperature of shape (), in float32 at least."""
+    if not isinstance(logit_scale, Tensor):
+        check_number("logit_scale", logit_scale, above=0.0)
     dtype = torch.promote_types(features.dtype, torch.float32)
     scale = torch.as_tensor(logit_scale, dtype=dtype, device=features.device)
     if scale.numel() != 1:

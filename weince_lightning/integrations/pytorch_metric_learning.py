@@ -5,6 +5,7 @@ from typing import Any
 from pytorch_metric_learning.losses import BaseMetricLossFunction
 from torch import Tensor
 
+from weince_lightning.distributed import world_size
 from weince_lightning.losses import TailGate, TailShape, WEINCELoss
 
 
@@ -59,11 +60,22 @@ class WEINCESupConLoss(BaseMetricLossFunction):
         ref_labels: Tensor,
     ) -> dict[str, Any]:
         """Compute the loss, in the form that pytorch-metric-learning's reducers take."""
-        if labels is None or indices_tuple is not None:
+        if labels is None:
+            raise ValueError("labels must be given, got None: they tell positives and negatives.")
+        if indices_tuple is not None:
             raise ValueError(
-                "labels must be given, and indices_tuple must be None: the tail needs all "
-                "negatives of an anchor, not pairs that a miner chose."
+                "indices_tuple must be None: the tail needs all negatives of an anchor, not pairs "
+                "that a miner chose."
             )
-        others = () if ref_emb is embeddings else (ref_emb, ref_labels)
-        loss = self.contrastive.supervised_terms(embeddings, labels, *others).loss
+        if ref_labels is None:
+            raise ValueError("ref_labels must be given where ref_emb is, got None.")
+        # Without references the library puts the batch in their place.
+        is_batch = ref_emb is embeddings and ref_labels is labels
+        if is_batch and len(embeddings) == 1 and world_size() == 1:
+            loss = 0.0 * embeddings.sum()
+        else:
+            others = () if is_batch else (ref_emb, ref_labels)
+            terms = self.contrastive.supervised_terms(embeddings, labels, *others)
+            # As the library has it: where no anchor has a negative there is nothing to learn.
+            loss = terms.loss * (terms.num_negatives > 0).any()
         return {"loss": {"losses": loss, "indices": None, "reduction_type": "already_reduced"}}

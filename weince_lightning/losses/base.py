@@ -36,6 +36,7 @@ from weince_lightning.losses.checks import (
     check_choice,
     check_flag,
     check_integer,
+    check_scalar,
     check_temperature,
 )
 from weince_lightning.losses.exchange import gather_labelled, gather_views
@@ -115,7 +116,8 @@ class ContrastiveLoss(nn.Module, ABC):
             negatives: Explicit hard negatives of the anchors of ``z0``, with gradient: shape
                 ``(samples, own, features)``, each anchor's own, or ``(shared, features)``.
             temperature: Takes the place of the loss's own in this call: a positive 0-dim tensor,
-                with gradient, as computed anew from a parameter at each step.
+                with gradient, as computed anew from a parameter at each step. Its value is not
+                checked, which would wait for the device: see that it stays positive.
 
         Returns:
             The loss, in float32 (float64 if the inputs are), and its parts.
@@ -140,7 +142,7 @@ class ContrastiveLoss(nn.Module, ABC):
             else:
                 groups = build_candidates(z0, z1, self.layout, ids, negatives, rows, keys)
             anchors = [self._anchors_per_sample * size for size in sizes]
-            tau = self.temperature if temperature is None else temperature
+            tau = self.temperature if temperature is None else check_scalar(temperature)
             terms = self._evaluate(groups, anchors, len(anchors) / sum(anchors), tau)
             if self._is_step and self.queue is not None:
                 self.queue.push(unit_vectors(z1.detach().to(working_dtype(z0, z1))), ids)

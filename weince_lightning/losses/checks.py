@@ -62,15 +62,26 @@ def check_choice(name: str, value: Choice, choices: Sequence[Choice]) -> Choice:
     return value
 
 
+def check_scalar(temperature: Tensor) -> Tensor:
+    """Return a tensor of one floating-point number, or refuse it; its value is not read."""
+    if not isinstance(temperature, Tensor):
+        raise TypeError(
+            f"temperature must be a 0-dim floating-point tensor here, got {temperature!r}. "
+            "Give a number to the constructor."
+        )
+    if temperature.ndim != 0 or not temperature.is_floating_point():
+        raise TypeError(
+            "temperature must be a number or a 0-dim floating-point tensor, "
+            f"got a {temperature.dtype} tensor of shape {tuple(temperature.shape)}."
+        )
+    return temperature
+
+
 def check_temperature(value: float | Tensor) -> float | Tensor:
     """Return a positive number or a positive scalar tensor, or refuse it."""
     if not isinstance(value, Tensor):
         return check_number("temperature", value, above=0.0)
-    if value.ndim != 0 or not value.is_floating_point():
-        raise TypeError(
-            "temperature must be a number or a 0-dim floating-point tensor, "
-            f"got a {value.dtype} tensor of shape {tuple(value.shape)}."
-        )
+    check_scalar(value)
     if not value.is_meta:
         check_number("temperature", value.detach().to(torch.float64).item(), above=0.0)
     return value
