@@ -31,7 +31,7 @@ WITH_TQDM = "--trainer.callbacks+=lightning.pytorch.callbacks.TQDMProgressBar"
 """Of `weince fit`. Where Rich is there Lightning takes its bar, of which a pipe sees the end."""
 METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 CONTEXT: Any = multiprocessing.get_context(METHOD)
-PRELOADED = ["pytest", "sklearn.datasets", *("weince_lightning." + name for name in
+PRELOADED = ["pytest", "lightly.models.modules", "sklearn.datasets", *("weince_lightning." + name for name in
     ("callbacks", "cli.command", "cli.evaluate", "data", "losses", "module")
 )]  # fmt: skip
 if METHOD == "forkserver":

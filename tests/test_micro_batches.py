@@ -279,7 +279,7 @@ def test_peak_memory_falls():
         cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert result.returncode == 0, result.stderr
     of_parts, beyond_parts = map(int, result.stdout.split())
