@@ -31,9 +31,9 @@ WITH_TQDM = "--trainer.callbacks+=lightning.pytorch.callbacks.TQDMProgressBar"
 """Of `weince fit`. Where Rich is there Lightning takes its bar, of which a pipe sees the end."""
 METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 CONTEXT: Any = multiprocessing.get_context(METHOD)
-PRELOADED = ["pytest", "lightly.models.modules", "sklearn.datasets", *("weince_lightning." + name for name in
-    ("callbacks", "cli.command", "cli.evaluate", "data", "losses", "module")
-)]  # fmt: skip
+PRELOADED = ["pytest", "lightly.models.modules", "sklearn.datasets"]
+PRELOADED += ["weince_lightning." + name for name in ("callbacks", "data", "losses", "module")]
+PRELOADED += ["weince_lightning.cli.command", "weince_lightning.cli.evaluate"]
 if METHOD == "forkserver":
     CONTEXT.set_forkserver_preload(PRELOADED)
 
