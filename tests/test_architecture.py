@@ -110,7 +110,7 @@ def test_no_file_is_a_drawer():
 UNNEEDED = {
     "weince_lightning": {"torch", "lightning", "lightly"},
     "weince_lightning.cli": {"torch", "lightning"},
-    "weince_lightning.losses": {"lightning", "lightly", "torchvision"},
+    "weince_lightning.losses": {"lightning", "lightly", "torchvision", "torch._dynamo"},
     "weince_lightning.integrations.open_clip": {"lightning", "lightly", "open_clip"},
     "weince_lightning.checkpoints": {"lightning", "lightly", "safetensors", "timm"},
     "weince_lightning.networks": {"timm"},

@@ -82,10 +82,10 @@ def check_labelled(
     _check_ids(labels, len(embeddings), "labels")
     if references is not None and reference_labels is not None:
         _check_ids(reference_labels, len(references), "reference_labels")
-        tensors["reference_labels"] = reference_labels
+        _check_devices({**tensors, "reference_labels": reference_labels})
     _check_devices({**tensors, "labels": labels})
     if not torch.compiler.is_compiling() and torch.is_anomaly_enabled():
-        _check_finite({name: value for name, value in tensors.items() if value.ndim == 2})
+        _check_finite(tensors)
 
 
 def _check_kinds(embeddings: dict[str, Tensor]) -> None:

@@ -116,7 +116,8 @@ class Tiled:
         The gradient is computed here, if it will be needed.
         """
         tensors = [t for group in self.groups for t in group.tensors]
-        total, per_anchor = _differentiated(
+        apply = _apply_uncompiled() if torch.compiler.is_compiling() else _TiledLosses.apply
+        total, per_anchor = apply(
             self, objective, weight, torch.is_grad_enabled(), temperature, *tensors
         )
         self._kept.clear()
@@ -264,8 +265,18 @@ class _TiledLosses(torch.autograd.Function):
         return None, None, None, None, *(k if k is None else k * gradient for k in kept)
 
 
-_differentiated = torch.compiler.disable(_TiledLosses.apply)  # type: ignore[no-untyped-call]
-"""Newer compilers leave it out by themselves; that of torch 2.10 fails in it."""
+_uncompiled: Any = None
+
+
+def _apply_uncompiled() -> Any:
+    """Return what applies the function unseen by torch.compile, whose version 2.10 fails in it.
+
+    Made when it is first compiled: the compiler takes longer to import than all of the losses.
+    """
+    global _uncompiled
+    if _uncompiled is None:
+        _uncompiled = torch.compiler.disable(_TiledLosses.apply)  # type: ignore[no-untyped-call]
+    return _uncompiled
 
 
 def _differentiate(

@@ -36,8 +36,8 @@ from weince_lightning.losses.checks import (
     check_choice,
     check_flag,
     check_integer,
-    check_scalar,
     check_temperature,
+    check_temperature_tensor,
 )
 from weince_lightning.losses.exchange import gather_labelled, gather_views
 from weince_lightning.losses.links import WeibitLink
@@ -142,7 +142,7 @@ class ContrastiveLoss(nn.Module, ABC):
             else:
                 groups = build_candidates(z0, z1, self.layout, ids, negatives, rows, keys)
             anchors = [self._anchors_per_sample * size for size in sizes]
-            tau = self.temperature if temperature is None else check_scalar(temperature)
+            tau = self.temperature if temperature is None else check_temperature_tensor(temperature)
             terms = self._evaluate(groups, anchors, len(anchors) / sum(anchors), tau)
             if self._is_step and self.queue is not None:
                 self.queue.push(unit_vectors(z1.detach().to(working_dtype(z0, z1))), ids)

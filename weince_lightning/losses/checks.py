@@ -62,7 +62,7 @@ def check_choice(name: str, value: Choice, choices: Sequence[Choice]) -> Choice:
     return value
 
 
-def check_scalar(temperature: Tensor) -> Tensor:
+def check_temperature_tensor(temperature: Tensor) -> Tensor:
     """Return a tensor of one floating-point number, or refuse it; its value is not read."""
     if not isinstance(temperature, Tensor):
         raise TypeError(
@@ -81,7 +81,7 @@ def check_temperature(value: float | Tensor) -> float | Tensor:
     """Return a positive number or a positive scalar tensor, or refuse it."""
     if not isinstance(value, Tensor):
         return check_number("temperature", value, above=0.0)
-    check_scalar(value)
+    check_temperature_tensor(value)
     if not value.is_meta:
         check_number("temperature", value.detach().to(torch.float64).item(), above=0.0)
     return value
