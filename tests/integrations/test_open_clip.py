@@ -156,6 +156,12 @@ def test_what_it_does_not_do_is_refused(arguments, message):
         WEINCEClipLoss(**arguments)
 
 
+def test_features_of_two_sizes_are_named_as_open_clip_names_them():
+    images, texts, scale = draw_pairs()
+    with pytest.raises(ValueError, match="text_features must have the shape of image_features"):
+        WEINCEClipLoss()(images, texts[:, 1:], scale.exp())
+
+
 def test_processes_that_are_not_there_are_missed():
     loss = WEINCEClipLoss(gather_with_grad=True, world_size=2)
     with pytest.raises(RuntimeError, match=r"world_size must be torch\.distributed's, 1, got 2\."):

@@ -99,3 +99,5 @@ def test_what_it_can_not_do_is_refused():
         WEINCESupConLoss(distance=None)
     with pytest.raises(ValueError, match="ref_labels must be given"):
         WEINCESupConLoss()(z, labels, ref_emb=z[:5])
+    with pytest.raises(ValueError, match="ref_emb must have shape"):
+        WEINCESupConLoss()(z, labels, ref_emb=z[:, 1:].clone(), ref_labels=labels)

@@ -115,6 +115,8 @@ def test_lone_pair_has_loss_zero_as_in_the_replaced_loss(bert):
         ({"similarity_fct": dot_score}, r"similarity_fct must be .*cos_sim, got dot_score"),
         ({"hardness_mode": "hard_negatives"}, "hardness_mode must be None, got 'hard_negatives'"),
         ({"directions": ("query_to_doc", "doc_to_doc")}, "directions must be"),
+        ({"directions": "query_to_doc"}, "directions must be .* got 'query_to_doc'"),
+        ({"partition_mode": "apart"}, 'partition_mode must be one of "joint", "per_direction"'),
         ({"directions": BOTH_WAYS["directions"]}, 'partition_mode must be "per_direction"'),
         ({"scale": 0.0}, r"scale must be above 0, got 0\.0"),
         ({"gate": 2.0}, "gate must be at least 0 and at most 1"),

@@ -40,12 +40,12 @@ def text_of(tokens):
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_lines_are_those_of_the_file_but_for_empty_ones(tmp_path, end):
+def test_lines_are_those_of_the_file_but_for_blank_ones(tmp_path, end):
     path = tmp_path / "lines.txt"
-    texts = ["first", "", "zwölf Übungen", "", "", "last\twith tab"]
+    texts = ["first", "", "zwölf Übungen", "", " ", " \t ", " led by a space", "last\twith tab"]
     path.write_bytes(end.join(texts).encode())
     lines = Lines(path)
-    assert [lines[i] for i in range(len(lines))] == [text for text in texts if text]
+    assert [lines[i] for i in range(len(lines))] == [text for text in texts if text.strip()]
 
 
 def test_lines_are_the_same_across_the_chunks_of_the_search(tmp_path, monkeypatch):
@@ -95,7 +95,7 @@ def test_training_on_a_million_lines_takes_no_more_memory_than_their_places_and_
     assert peak < 70e6  # that of finding the lines; kept are four arrays of eight bytes a line
 
 
-@pytest.mark.parametrize("contents", [b"", b"\n\n\r\n"])
+@pytest.mark.parametrize("contents", [b"", b"\n\n\r\n", b"  \n\t"])
 def test_file_without_text_is_refused(tmp_path, contents):
     path = tmp_path / "lines.txt"
     path.write_bytes(contents)
@@ -248,6 +248,16 @@ def test_pairs_end_at_line_feeds_alone(files):
     assert [len(labels) for _, labels in retrieval] == [1]
 
 
+def test_blank_lines_among_pairs_are_passed_over_and_counted_in_errors(files):
+    pairs = ["a cat\ta bird", "", "  ", "the moon\ta river", ""]
+    sentences.write_lines(files["retrieval_file"], pairs)
+    _, retrieval = SentenceData(**files).val_dataloader()
+    assert [labels.tolist() for _, labels in retrieval] == [[0, 1]]
+    sentences.write_lines(files["retrieval_file"], [*pairs, "a cat"])
+    with pytest.raises(ValueError, match=r"pairs\.tsv, line 6, must hold 2 columns"):
+        SentenceData(**files).val_dataloader()
+
+
 def test_validation_may_read_longer_sentences(files):
     _, retrieval = SentenceData(**files, max_length=4, val_max_length=16).val_dataloader()
     assert next(iter(retrieval))[0][0].shape[1] > 4
@@ -290,8 +300,14 @@ def test_line_in_another_encoding_is_named(files, name, stage):
 def test_file_that_is_not_there_is_named(files, name, stage):
     files[name] = files["train_file"].with_name("absent")
     data = SentenceData(**files)
-    with pytest.raises(FileNotFoundError, match="absent"):
+    with pytest.raises(FileNotFoundError, match=rf"{name} must be .*absent"):
         getattr(data, f"{stage}_dataloader")()
+
+
+def test_folder_in_place_of_a_file_is_named(files, tmp_path):
+    files["train_file"] = tmp_path
+    with pytest.raises(FileNotFoundError, match=r"train_file must be a text file, .*, a folder"):
+        SentenceData(**files).train_dataloader()
 
 
 @pytest.mark.parametrize(

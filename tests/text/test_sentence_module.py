@@ -13,6 +13,7 @@ from torch import nn
 import weince_lightning
 from weince_lightning import InfoNCELoss, WEINCELoss
 from weince_lightning.callbacks import SentenceSimilarityMonitor
+from weince_lightning.checkpoints import CheckpointError, load_encoder
 from weince_lightning.data import SentenceData
 from weince_lightning.module import SentenceModule
 from weince_lightning.networks.text import TextEncoder
@@ -201,6 +202,18 @@ def test_checkpoint_brings_the_module_back_without_the_folder_it_came_from(tmp_p
     assert again.backbone.config.hidden_dropout_prob == 0.2
     assert (again.backbone.pooling, again.learning_rate) == ("mean", 1e-3)
     assert (again.loss.temperature, again.loss.gate) == (0.1, 0.3)
+
+
+def test_commands_for_images_refuse_its_checkpoint_and_transformers_reads_what_they_name(tmp_path):
+    trainer = train(build(), tmp_path)
+    path = tmp_path / "sentences.ckpt"
+    trainer.save_checkpoint(path)
+    with pytest.raises(CheckpointError, match=r"encoder of images, got one of sentences\."):
+        load_encoder(path)
+    saved = SentenceModule.load_from_checkpoint(path)
+    saved.backbone.model.save_pretrained(tmp_path / "encoder")
+    again = SentenceModule(str(tmp_path / "encoder")).eval()
+    assert torch.equal(again(TOKENS), saved.eval()(TOKENS))
 
 
 def test_settings_of_images_are_none_of_a_sentence_module():

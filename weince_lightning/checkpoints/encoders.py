@@ -67,9 +67,16 @@ def read_encoder(path: str | Path, **arguments: Any) -> EncoderWeights:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        CheckpointError: If it can not be read or holds no weights of an encoder.
+        CheckpointError: If it can not be read or holds no weights of an encoder of images.
     """
     checkpoint = read_checkpoint(path)
+    if {"encoder", "encoder_options", "pooling"} <= set(_hyper_parameters(checkpoint)):
+        raise CheckpointError(
+            f"{path} must hold an encoder of images, got one of sentences. `weince validate "
+            f"--ckpt_path {path}` gives its numbers; in Python, "
+            "SentenceModule.load_from_checkpoint(path).backbone.model.save_pretrained(folder) "
+            "writes it for transformers."
+        )
     layout, encoder, head, left_out = split_state(find_state(checkpoint))
     if not encoder:
         raise CheckpointError(f"{path} must hold weights by name, got {_content(checkpoint)}.")
@@ -150,10 +157,16 @@ _WHY_UNKNOWN = {
 }
 
 
+def _hyper_parameters(checkpoint: object) -> Mapping[str, Any]:
+    """Return what Lightning saved of a module's arguments."""
+    found = checkpoint.get("hyper_parameters") if isinstance(checkpoint, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
 def _settings(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that a module of ours saved, which may lack the backbone."""
     decided = (checkpoint.get("weince_lightning") or {}).get("decided_by_subclass", {})
-    settings = {**decided, **(checkpoint.get("hyper_parameters") or {})}
+    settings = {**decided, **_hyper_parameters(checkpoint)}
     if not {"in_channels", "image_size", "backbone_options"} <= set(settings):
         return {}
     known = {"in_channels": settings["in_channels"], "image_size": settings["image_size"]}

@@ -9,9 +9,12 @@ from numpy.typing import NDArray
 _CHUNK = 2**24
 """Bytes searched for ends of lines at once."""
 
+_SPACES = b" \t\r\v\f"
+"""What a blank line holds, but for its end."""
+
 
 class Lines:
-    r"""The lines of a UTF-8 file that are not empty; in memory is where each begins and ends.
+    r"""The lines of a UTF-8 file that are not blank; in memory is where each begins and ends.
 
     Sixteen bytes a line, whatever its length. A copy in another process opens the file anew.
 
@@ -20,7 +23,7 @@ class Lines:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If all its lines are empty.
+        ValueError: If all its lines are blank.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -34,12 +37,10 @@ class Lines:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        if not self.path.is_file():
-            raise FileNotFoundError(f"There must be a text file {self.path}, one text a line.")
         self._bytes: NDArray[np.uint8] | None = None
         self._starts, self._ends = self._find()
         if not len(self._starts):
-            raise ValueError(f"{self.path} must hold at least one text, got empty lines alone.")
+            raise ValueError(f"{self.path} must hold at least one text, got blank lines alone.")
 
     def __len__(self) -> int:
         """Count the lines."""
@@ -72,9 +73,11 @@ class Lines:
             found.append(np.flatnonzero(contents[first : first + _CHUNK] == ord("\n")) + first)
         ends = np.concatenate([*found, [size]])
         starts = np.concatenate([[0], ends[:-1] + 1])
-        lengths = ends - starts
-        is_text = lengths > 0
-        is_text[is_text] = (lengths[is_text] > 1) | (contents[starts[is_text]] != ord("\r"))
+        is_text = ends > starts
+        is_text[is_text] = ~np.isin(contents[starts[is_text]], np.frombuffer(_SPACES, np.uint8))
+        # Few lines begin with a space: whether there is more in them is looked up one by one.
+        for line in np.flatnonzero((ends > starts) & ~is_text):
+            is_text[line] = not contents[starts[line] : ends[line]].tobytes().isspace()
         return starts[is_text], ends[is_text]
 
 

@@ -1,7 +1,7 @@
 """Sentences for contrastive pretraining, and pairs of them to see what it learnt."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,7 +46,8 @@ class SentenceData(SeededData):
     from 0.
 
     Args:
-        train_file: Text file in UTF-8 with a sentence a line; empty lines are passed over.
+        train_file: Text file in UTF-8 with a sentence a line. Blank lines are passed over, in all
+            files.
         tokenizer: Folder of a tokenizer that transformers reads, or the vocabulary of a BERT
             tokenizer in lower case, one word piece a line; nothing is downloaded.
         sts_file: Lines ``score \t sentence \t sentence``: how similar people find them.
@@ -130,13 +131,13 @@ class SentenceData(SeededData):
 
     def train_dataloader(self) -> DataLoader[Any]:
         """All sentences in random order."""
-        lines = Lines(self.train_file)
+        lines = Lines(_existing("train_file", self.train_file))
         collate = partial(_train_batch, tokens=self.tokens, max_length=self.max_length)
         return self._seeded_loader(lambda seed: _Sentences(lines), len(lines), collate)
 
     def val_dataloader(self) -> list[DataLoader[Any]]:
         """The pairs of each file that was given, in its order."""
-        return self._pair_loaders(self.sts_file, self.retrieval_file)
+        return self._pair_loaders("sts_file", "retrieval_file")
 
     def test_dataloader(self) -> list[DataLoader[Any]]:
         """The pairs of each test file that was given, in its order.
@@ -148,7 +149,7 @@ class SentenceData(SeededData):
             raise ValueError(
                 "test_sts_file or test_retrieval_file must be a file of pairs, got neither."
             )
-        return self._pair_loaders(self.test_sts_file, self.test_retrieval_file)
+        return self._pair_loaders("test_sts_file", "test_retrieval_file")
 
     def predict_dataloader(self) -> DataLoader[Any]:
         """The sentences whose features are wanted, in their order.
@@ -159,21 +160,33 @@ class SentenceData(SeededData):
         if self.predict_file is None:
             raise ValueError("predict_file must be a file with a sentence a line, got None.")
         collate = partial(_numbered_batch, tokens=self.tokens, max_length=self.val_max_length)
-        return self._fixed_loader(_Numbered(Lines(self.predict_file)), collate)
+        lines = Lines(_existing("predict_file", self.predict_file))
+        return self._fixed_loader(_Numbered(lines), collate)
 
-    def _pair_loaders(
-        self, sts_file: Path | None, retrieval_file: Path | None
-    ) -> list[DataLoader[Any]]:
-        readers: list[tuple[Path | None, Callable[[Path], list[Pair]]]] = [
-            (sts_file, read_scored_pairs),
-            (retrieval_file, read_pairs),
-        ]
+    def _pair_loaders(self, sts_file: str, retrieval_file: str) -> list[DataLoader[Any]]:
+        """Read the files of two arguments, as far as they were given."""
         collate = partial(_pair_batch, tokens=self.tokens, max_length=self.val_max_length)
-        return [self._fixed_loader(_Pairs(read(path)), collate) for path, read in readers if path]
+        loaders = []
+        for name, read in ((sts_file, read_scored_pairs), (retrieval_file, read_pairs)):
+            path = getattr(self, name)
+            if path is not None:
+                pairs = read(_existing(name, path))
+                loaders.append(self._fixed_loader(_Pairs(pairs), collate))
+        return loaders
 
 
 def _expanded(path: str | Path | None) -> Path | None:
     return None if path is None else Path(path).expanduser()
+
+
+def _existing(name: str, path: Path) -> Path:
+    """Return the path of a file that is there, or name the argument it was given as."""
+    if path.is_file():
+        return path
+    what = "a folder" if path.is_dir() else "which is not there"
+    raise FileNotFoundError(
+        f"{name} must be a text file, got {path}, {what}. Nothing is downloaded."
+    )
 
 
 def read_scored_pairs(path: Path) -> list[Pair]:
@@ -184,7 +197,7 @@ def read_scored_pairs(path: Path) -> list[Pair]:
         ValueError: If a line is something else, by its number.
     """
     pairs = []
-    for number, (score, first, second) in enumerate(_columns(path, 3), start=1):
+    for number, (score, first, second) in _columns(path, 3):
         try:
             value = float(score)
         except ValueError:
@@ -203,19 +216,21 @@ def read_pairs(path: Path) -> list[Pair]:
         ValueError: If a line is something else, by its number.
     """
     rows = enumerate(_columns(path, 2))
-    return [Pair(first, second, number) for number, (first, second) in rows]
+    return [Pair(first, second, place) for place, (_, (first, second)) in rows]
 
 
-def _columns(path: Path, count: int) -> list[list[str]]:
-    """Split each line at its tabs."""
-    if not path.is_file():
-        raise FileNotFoundError(f"There must be a file {path} with {count} columns and tabs.")
+def _columns(path: Path, count: int) -> list[tuple[int, list[str]]]:
+    """Split each line that is not blank at its tabs, and number it as the file does, from 1."""
     try:
         with path.open(encoding="utf-8") as file:  # ends lines where Lines does, not at other marks
-            rows = [line.rstrip("\n").split("\t") for line in file]
+            rows = [
+                (number, line.rstrip("\n").split("\t"))
+                for number, line in enumerate(file, start=1)
+                if line.strip()
+            ]
     except UnicodeDecodeError:
         raise wrong_encoding(path) from None
-    for number, row in enumerate(rows, start=1):
+    for number, row in rows:
         if len(row) != count:
             raise ValueError(
                 f"{path}, line {number}, must hold {count} columns with tabs between, got "

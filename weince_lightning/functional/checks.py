@@ -5,7 +5,11 @@ from torch import Tensor
 
 
 def check_batch(
-    z0: Tensor, z1: Tensor, ids: Tensor | None = None, negatives: Tensor | None = None
+    z0: Tensor,
+    z1: Tensor,
+    ids: Tensor | None = None,
+    negatives: Tensor | None = None,
+    names: tuple[str, str] = ("z0", "z1"),
 ) -> None:
     """Refuse a batch of the wrong kind or shape; costs no device synchronisation.
 
@@ -17,20 +21,22 @@ def check_batch(
         ids: What each sample shows, shape ``(samples,)``, an integer type.
         negatives: Explicit negatives of the anchors of ``z0``: shape ``(samples, own, features)``
             for each anchor's own, or ``(shared, features)``.
+        names: What the caller calls the two views.
 
     Raises:
         TypeError: If an argument is not a tensor or has the wrong kind of numbers.
         ValueError: If shapes or devices do not fit together.
     """
-    embeddings = {"z0": z0, "z1": z1}
+    first, second = names
+    embeddings = {first: z0, second: z1}
     if negatives is not None:
         embeddings["negatives"] = negatives
     _check_kinds(embeddings)
     if z0.ndim != 2 or z0.shape[1] == 0:
-        raise ValueError(f"z0 must have shape (samples, features), got {tuple(z0.shape)}.")
+        raise ValueError(f"{first} must have shape (samples, features), got {tuple(z0.shape)}.")
     if z1.shape != z0.shape:
         raise ValueError(
-            f"z1 must have the shape of z0, {tuple(z0.shape)}, got {tuple(z1.shape)}. "
+            f"{second} must have the shape of {first}, {tuple(z0.shape)}, got {tuple(z1.shape)}. "
             "Row i of both must show the same sample."
         )
     if ids is not None:
@@ -47,6 +53,7 @@ def check_labelled(
     labels: Tensor,
     references: Tensor | None = None,
     reference_labels: Tensor | None = None,
+    names: tuple[str, str] = ("references", "reference_labels"),
 ) -> None:
     """Refuse labelled embeddings of the wrong kind or shape, see :func:`check_batch`.
 
@@ -55,17 +62,18 @@ def check_labelled(
         labels: Their labels, shape ``(samples,)``, an integer type.
         references: The candidates, shape ``(candidates, features)``, or None.
         reference_labels: Theirs, shape ``(candidates,)``; given with ``references`` or not at all.
+        names: What the caller calls the candidates and their labels.
 
     Raises:
         TypeError: If an argument is not a tensor or has the wrong kind of numbers.
         ValueError: If shapes or devices do not fit together.
     """
     if (references is None) != (reference_labels is None):
-        given, lacking = ("references", "reference_labels")[:: -1 if references is None else 1]
+        given, lacking = names[:: -1 if references is None else 1]
         raise ValueError(f"{lacking} must be given where {given} are, got None.")
     tensors = {"embeddings": embeddings}
     if references is not None:
-        tensors["references"] = references
+        tensors[names[0]] = references
     _check_kinds(tensors)
     for name, value in tensors.items():
         if value.ndim != 2 or value.shape[1] != embeddings.shape[-1] or value.shape[1] == 0:
@@ -76,13 +84,13 @@ def check_labelled(
     fewest = 2 if references is None else 1
     if min(len(embeddings), *(len(value) for value in tensors.values())) < fewest:
         raise ValueError(
-            f"embeddings must hold at least {fewest} samples, and references at least 1, got "
+            f"embeddings must hold at least {fewest} samples, and {names[0]} at least 1, got "
             f"{', '.join(str(len(value)) for value in tensors.values())}."
         )
     _check_ids(labels, len(embeddings), "labels")
     if references is not None and reference_labels is not None:
-        _check_ids(reference_labels, len(references), "reference_labels")
-        _check_devices({**tensors, "reference_labels": reference_labels})
+        _check_ids(reference_labels, len(references), names[1])
+        _check_devices({**tensors, names[1]: reference_labels})
     _check_devices({**tensors, "labels": labels})
     if not torch.compiler.is_compiling() and torch.is_anomaly_enabled():
         _check_finite(tensors)

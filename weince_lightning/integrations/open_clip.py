@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from weince_lightning import distributed
+from weince_lightning.functional.checks import check_batch
 from weince_lightning.losses import TailGate, TailShape, WEINCELoss
 from weince_lightning.losses.checks import check_number
 
@@ -105,6 +106,7 @@ class WEINCEClipLoss(nn.Module):
             RuntimeError: If ``world_size`` and ``rank`` are not those of torch.distributed.
         """
         self._check_processes()
+        check_batch(image_features, text_features, names=("image_features", "text_features"))
         temperature = _temperature(logit_scale, image_features)
         if self.world_size == 1 and len(image_features) == len(text_features) == 1:
             # A last batch of one pair, which has no negative.

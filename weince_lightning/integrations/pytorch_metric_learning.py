@@ -6,6 +6,7 @@ from pytorch_metric_learning.losses import BaseMetricLossFunction
 from torch import Tensor
 
 from weince_lightning.distributed import world_size
+from weince_lightning.functional.checks import check_labelled
 from weince_lightning.losses import TailGate, TailShape, WEINCELoss
 
 
@@ -67,15 +68,14 @@ class WEINCESupConLoss(BaseMetricLossFunction):
                 "indices_tuple must be None: the tail needs all negatives of an anchor, not pairs "
                 "that a miner chose."
             )
-        if ref_labels is None:
-            raise ValueError("ref_labels must be given where ref_emb is, got None.")
         # Without references the library puts the batch in their place.
         is_batch = ref_emb is embeddings and ref_labels is labels
         if is_batch and len(embeddings) == 1 and world_size() == 1:
             loss = 0.0 * embeddings.sum()
         else:
-            others = () if is_batch else (ref_emb, ref_labels)
-            terms = self.contrastive.supervised_terms(embeddings, labels, *others)
+            references, theirs = (None, None) if is_batch else (ref_emb, ref_labels)
+            check_labelled(embeddings, labels, references, theirs, ("ref_emb", "ref_labels"))
+            terms = self.contrastive.supervised_terms(embeddings, labels, references, theirs)
             # As the library has it: where no anchor has a negative there is nothing to learn.
             loss = terms.loss * (terms.num_negatives > 0).any()
         return {"loss": {"losses": loss, "indices": None, "reduction_type": "already_reduced"}}

@@ -1,7 +1,7 @@
 """WEINCE for the trainer of sentence-transformers (``pip install weince-lightning[text]``)."""
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 from sentence_transformers import SentenceTransformer
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from weince_lightning.distributed import world_size
 from weince_lightning.losses import TailGate, TailShape, WEINCELoss
-from weince_lightning.losses.checks import check_flag, check_number
+from weince_lightning.losses.checks import check_choice, check_flag, check_number
 from weince_lightning.losses.descriptions import describe
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ class WEINCERankingLoss(MultipleNegativesRankingLoss):
             gradient are then those of one process with the whole batch, for batches of different
             sizes too.
         directions: ``("query_to_doc",)``, or with ``"doc_to_query"`` the mean of both ways.
-        partition_mode: "joint" for one direction, "per_direction" for both.
+        partition_mode: "joint" or "per_direction", which are the same for one direction; both
+            directions need "per_direction".
         hardness_mode: Must be None: the gate is what looks at the hardness of negatives.
         hardness_strength: Of no effect, as there.
         gate: As for :class:`~weince_lightning.WEINCELoss`.
@@ -78,7 +79,7 @@ class WEINCERankingLoss(MultipleNegativesRankingLoss):
         similarity_fct: Callable[[Tensor, Tensor], Tensor] = cos_sim,
         gather_across_devices: bool = False,
         directions: Sequence[str] = _ONE_WAY,
-        partition_mode: str = "joint",
+        partition_mode: Literal["joint", "per_direction"] = "joint",
         hardness_mode: str | None = None,
         hardness_strength: float = 0.0,
         gate: TailGate | float | None = None,
@@ -97,11 +98,11 @@ class WEINCERankingLoss(MultipleNegativesRankingLoss):
                 f"hardness_mode must be None, got {hardness_mode!r}: the gate is what WEINCE does "
                 "about hard negatives."
             )
-        is_both = set(directions) == set(_BOTH_WAYS)
-        if not is_both and set(directions) != set(_ONE_WAY):
-            raise ValueError(
-                f"directions must be {_ONE_WAY} or {_BOTH_WAYS}, got {tuple(directions)}."
-            )
+        ways = set(directions) if isinstance(directions, Iterable) else set()
+        if isinstance(directions, str) or ways not in (set(_ONE_WAY), set(_BOTH_WAYS)):
+            raise ValueError(f"directions must be {_ONE_WAY} or {_BOTH_WAYS}, got {directions!r}.")
+        is_both = len(ways) == 2
+        check_choice("partition_mode", partition_mode, ("joint", "per_direction"))
         if is_both and partition_mode != "per_direction":
             raise ValueError(
                 'partition_mode must be "per_direction" with both directions, got '
@@ -112,7 +113,7 @@ class WEINCERankingLoss(MultipleNegativesRankingLoss):
             scale=scale,
             gather_across_devices=gather_across_devices,
             directions=_BOTH_WAYS if is_both else _ONE_WAY,
-            partition_mode="per_direction" if is_both else "joint",
+            partition_mode=partition_mode,
             hardness_strength=hardness_strength,
         )
         self.weince = WEINCELoss(
