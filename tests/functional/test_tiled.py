@@ -153,6 +153,7 @@ def test_the_gradient_has_the_gradient_of_the_whole_matrix(name):
 @pytest.mark.parametrize(
     ("name", "layout"), [("infonce", "views"), ("weince", "views"), ("released", "pairs")]
 )
+@pytest.mark.filterwarnings("error:.*lru_cache")  # of which people can not do anything
 def test_a_compiled_loss_gives_the_same(name, layout):
     inputs = batch(9, "")
     found = torch.compile(LOSSES[name](layout=layout), backend="eager")(**inputs)

@@ -1,12 +1,12 @@
 """From embeddings to what each anchor is compared with: the only file that knows layouts."""
 
-from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from weince_lightning.functional.candidates import Candidates
+from weince_lightning.functional.kept import kept
 from weince_lightning.functional.vectors import unit_vectors
 
 Layout = Literal["views", "pairs", "queries"]
@@ -121,7 +121,7 @@ def build_candidates(
     return [first] if layout == "queries" else [first, second]
 
 
-@lru_cache(maxsize=8)
+@kept
 def _places(samples: int, device: torch.device) -> Tensor:
     """Where the other view of each sample and the sample itself stand among both views.
 

@@ -4,13 +4,14 @@ Everything here is data for the gate and the shape, never differentiated.
 """
 
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from weince_lightning.functional.kept import kept
 
 _FLOOR = 1e-12
 """Smallest sum of squares: a perfect line and a constant tail stay finite."""
@@ -179,7 +180,7 @@ def fit_pooled(hardest: Tensor, num_negatives: Tensor) -> tuple[Tensor, Tensor]:
     return beta_hat[0], r_squared[0]
 
 
-@lru_cache(maxsize=8)
+@kept
 def _tail_sizes(
     max_negatives: int, tail_fraction: float, min_tail_points: int
 ) -> NDArray[np.int64]:
@@ -297,7 +298,7 @@ def _centre(values: Tensor, used: Tensor, num_points: Tensor) -> Tensor:
     return (values - mean).where(used, 0.0)
 
 
-@lru_cache(maxsize=8)
+@kept
 def _lines_of_all(
     size: int, points: int, dtype: torch.dtype, device: torch.device
 ) -> _Lines | _SameLines:
