@@ -4,13 +4,9 @@ python .ci/oldest.py > oldest.txt && pip install --constraint oldest.txt -e ".[d
 """
 
 import re
+import tomllib
 from itertools import chain
 from pathlib import Path
-
-try:
-    import tomllib
-except ModuleNotFoundError:  # before Python 3.11
-    from pip._vendor import tomli as tomllib
 
 project = tomllib.loads(Path(__file__).parents[1].joinpath("pyproject.toml").read_text())["project"]
 bounds = {}

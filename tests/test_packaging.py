@@ -5,10 +5,15 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import zipfile
+from importlib.metadata import PackageNotFoundError, metadata
+from itertools import chain
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ("LICENSE", "README.md", "configs", "pyproject.toml", "setup.cfg", "weince_lightning")
@@ -27,6 +32,23 @@ def wheel(tmp_path_factory):
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", "dist"]
     subprocess.run(command, cwd=source, check=True, capture_output=True)
     return next((source / "dist").glob("*.whl"))
+
+
+def test_oldest_python_is_one_that_the_oldest_dependencies_take():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    oldest = project["requires-python"].removeprefix(">=")
+    wanted = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    refusing = {}
+    for each in map(Requirement, wanted):
+        try:
+            found = metadata(each.name)
+        except PackageNotFoundError:  # of an extra that is not for development
+            continue
+        bounds = [SpecifierSet(f"=={part.version}") for part in each.specifier]
+        is_oldest = any(found["Version"] in bound for bound in bounds)
+        if is_oldest and oldest not in SpecifierSet(found["Requires-Python"] or ""):
+            refusing[each.name] = found["Requires-Python"]
+    assert not refusing
 
 
 def test_setup_cfg_lists_every_package():

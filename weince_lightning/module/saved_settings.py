@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, Any, Self, cast
 from zipfile import is_zipfile
 
 import torch
@@ -27,9 +27,6 @@ from weince_lightning.losses.descriptions import (
     is_ours,
 )
 from weince_lightning.module.mismatch import CheckpointMismatchError, explain_mismatch
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 CHECKPOINT_KEY = "weince_lightning"
 """Where a checkpoint names the classes of module and data, and the command its configuration."""
@@ -132,7 +129,7 @@ class RebuildableModule(LightningModule):
         strict: bool | None = None,
         weights_only: bool | None = None,
         **kwargs: Any,
-    ) -> "Self":
+    ) -> Self:
         """Build the module that wrote a checkpoint, with its weights and the state of its loss.
 
         Args:
