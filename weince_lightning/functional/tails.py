@@ -94,18 +94,16 @@ def fit_tail(
         >>> fit_tail(quantiles[None], None, 100, tail_fraction=1.0).beta_hat
         tensor([4.0000])
     """
-    dtype, device = smallest.dtype, smallest.device
     # Not a view: it would keep all the tails.
     hardest = smallest[:, 0].clone()
     if num_negatives is None:
         size = tail_size(max_negatives, tail_fraction, min_tail_points)
-        lines = _lines_of_all(size, smallest.shape[1], dtype, device)
-        if isinstance(lines, _SameLines):
-            return TailFit(*lines.fit(smallest), hardest, lines.num_points.expand_as(hardest))
+        lines = _lines_of_all(size, smallest.shape[1], smallest.dtype, smallest.device)
     else:
-        sizes = _tail_sizes(max_negatives, tail_fraction, min_tail_points)
-        each = torch.from_numpy(sizes).to(device)[num_negatives]
-        lines = _Lines.of(each, smallest.shape[1], dtype)
+        sizes = torch.from_numpy(_tail_sizes(max_negatives, tail_fraction, min_tail_points))
+        lines = _lines_of_each(sizes.to(smallest.device)[num_negatives], smallest)
+    if isinstance(lines, _SameLines):
+        return TailFit(*lines.fit(smallest), hardest, lines.num_points.expand_as(hardest))
     num_points = lines.num_points.expand_as(hardest)
     absent = num_points < 2
     beta_hat, r_squared, delta_aic = (
@@ -296,6 +294,16 @@ def _centre(values: Tensor, used: Tensor, num_points: Tensor) -> Tensor:
     values = values.where(used, 0.0)
     mean = values.sum(dim=-1, keepdim=True) / num_points[:, None].clamp_min(1)
     return (values - mean).where(used, 0.0)
+
+
+def _lines_of_each(sizes: Tensor, smallest: Tensor) -> _Lines | _SameLines:
+    """Lines of anchors with tails of these sizes, shape ``(anchors,)``."""
+    if sizes.is_cpu and len(sizes) > 0 and not torch.compiler.is_compiling():
+        # Reading them costs nothing there, and mostly all are the same.
+        least, most = sizes.aminmax()
+        if least == most:
+            return _lines_of_all(int(most), smallest.shape[1], smallest.dtype, smallest.device)
+    return _Lines.of(sizes, smallest.shape[1], smallest.dtype)
 
 
 @kept

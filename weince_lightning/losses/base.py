@@ -255,7 +255,7 @@ class ContrastiveLoss(nn.Module, ABC):
                 losses = losses + term(part, temperature)
             return losses
 
-        has_blend = len(self.top_m_terms) == 0 and not groups[0].is_labelled
+        has_blend = len(self.top_m_terms) == 0
         return Objective(evaluate, self._blend(groups, tail) if has_blend else None)
 
     @property
