@@ -86,12 +86,16 @@ def test_the_lines_equal_the_loop(k, dtype, generator):
         assert int(fit.num_points[i]) == expected.num_points
 
 
-def test_anchors_with_different_numbers_of_negatives_each_follow_their_own(generator):
-    counts = [0, 1, 2, 3, 12, 100, 505, 510]
+@pytest.mark.parametrize(
+    "counts",
+    [[0, 1, 2, 3, 12, 100, 505, 510], [0, 0], [2, 2], [100, 100, 100], [300, 301], [510] * 3, []],
+    ids=str,
+)  # different ones, equal ones, different ones with tails of one size, none
+def test_anchors_follow_their_own_numbers_of_negatives(generator, counts):
     sample = torch.rand(len(counts), 510, generator=generator, dtype=torch.float64)
     for row, count in zip(sample, counts, strict=True):
         row[count:] = math.inf
-    fit = fit_all(sample, torch.tensor(counts), 510)
+    fit = fit_all(sample, torch.tensor(counts, dtype=torch.int64), 510)
     for i, (row, count) in enumerate(zip(sample.tolist(), counts, strict=True)):
         expected = reference.evidence(row[:count])
         found = [float(column[i]) for column in fit]

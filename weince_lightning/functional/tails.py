@@ -100,8 +100,8 @@ def fit_tail(
         size = tail_size(max_negatives, tail_fraction, min_tail_points)
         lines = _lines_of_all(size, smallest.shape[1], smallest.dtype, smallest.device)
     else:
-        sizes = torch.from_numpy(_tail_sizes(max_negatives, tail_fraction, min_tail_points))
-        lines = _lines_of_each(sizes.to(smallest.device)[num_negatives], smallest)
+        sizes = _tail_sizes(max_negatives, tail_fraction, min_tail_points)
+        lines = _lines_of_each(sizes, num_negatives, smallest)
     if isinstance(lines, _SameLines):
         return TailFit(*lines.fit(smallest), hardest, lines.num_points.expand_as(hardest))
     num_points = lines.num_points.expand_as(hardest)
@@ -296,14 +296,17 @@ def _centre(values: Tensor, used: Tensor, num_points: Tensor) -> Tensor:
     return (values - mean).where(used, 0.0)
 
 
-def _lines_of_each(sizes: Tensor, smallest: Tensor) -> _Lines | _SameLines:
-    """Lines of anchors with tails of these sizes, shape ``(anchors,)``."""
-    if sizes.is_cpu and len(sizes) > 0 and not torch.compiler.is_compiling():
-        # Reading them costs nothing there, and mostly all are the same.
-        least, most = sizes.aminmax()
-        if least == most:
-            return _lines_of_all(int(most), smallest.shape[1], smallest.dtype, smallest.device)
-    return _Lines.of(sizes, smallest.shape[1], smallest.dtype)
+def _lines_of_each(
+    sizes: NDArray[np.int64], num_negatives: Tensor, smallest: Tensor
+) -> _Lines | _SameLines:
+    """Lines of anchors whose tail sizes are those of their numbers of negatives."""
+    points, dtype, device = smallest.shape[1], smallest.dtype, smallest.device
+    if num_negatives.is_cpu and len(num_negatives) > 0 and not torch.compiler.is_compiling():
+        # They can be read without waiting for a device, and mostly all are the same.
+        each = sizes[num_negatives.numpy()]
+        if each.min() == each.max():
+            return _lines_of_all(int(each[0]), points, dtype, device)
+    return _Lines.of(torch.from_numpy(sizes).to(device)[num_negatives], points, dtype)
 
 
 @kept
