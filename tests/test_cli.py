@@ -326,6 +326,12 @@ def refusal(capsys, folder, *arguments):
     return said.strip().splitlines()[-1]
 
 
+def test_a_file_where_the_logs_should_go_is_named(tmp_path, capsys):
+    (tmp_path / "logs").touch()
+    said = refusal(capsys, tmp_path, "fit", *SHORT, "--trainer.logger.save_dir", "logs")
+    assert re.search(r"^weince: error: .*Not a directory: .*logs", said)
+
+
 def test_a_finished_training_is_not_resumed(finished, capsys, tmp_path):
     checkpoint = str(finished.run / "checkpoints" / "last.ckpt")
     said = refusal(capsys, tmp_path, "fit", "--ckpt_path", checkpoint)

@@ -89,6 +89,18 @@ def test_it_trains_an_encoder_with_the_librarys_sampler():
     assert sum(losses[-5:]) / 5 < 0.75 * sum(losses[:5]) / 5
 
 
+def test_anchors_whose_loss_rounds_to_zero_stay_in_the_mean():
+    # As the page says: the library's mean is over the others.
+    torch.manual_seed(0)
+    z = torch.eye(8).repeat(2, 1) + 0.01 * torch.rand(16, 8)
+    z[0] += torch.eye(8)[1]
+    labels = torch.arange(8).repeat(2)
+    found = WEINCESupConLoss(0.02, gate=0.0)(z, labels)
+    exact = WEINCESupConLoss(0.02, gate=0.0)(z.double(), labels)
+    assert float(found) == pytest.approx(float(exact), rel=1e-4)
+    assert float(SupConLoss(0.02)(z, labels)) > 2 * float(exact)
+
+
 def test_what_it_can_not_do_is_refused():
     z, labels = draw(10)
     with pytest.raises(ValueError, match="indices_tuple must be None"):

@@ -133,6 +133,12 @@ def test_data_without_positives_is_refused(bert):
         WEINCERankingLoss(model)(tokenised(model, 1), torch.empty(0))
 
 
+def test_columns_of_different_lengths_are_named(bert):
+    loss = WEINCERankingLoss(load(bert))
+    with pytest.raises(ValueError, match="positives must have the shape of anchors"):
+        loss.compute_loss_from_embeddings([torch.ones(3, 4), torch.ones(2, 4)], torch.empty(0))
+
+
 def test_config_is_that_of_the_replaced_loss_with_gate_and_shape_as_plain_values(bert):
     theirs = MultipleNegativesRankingLoss(load(bert), scale=10.0).get_config_dict()
     ours = WEINCERankingLoss(load(bert), scale=10.0, gate=0.5).get_config_dict()

@@ -119,6 +119,19 @@ def test_tokens_end_at_the_longest_sentence_or_the_maximum(tmp_path):
     assert cut[1, -1] == sentences.VOCABULARY.index("[SEP]")
 
 
+def test_a_folder_without_a_tokenizer_is_named(tmp_path):
+    with pytest.raises(ValueError, match=f"tokenizer must be a folder that .*, got {tmp_path}"):
+        Tokens(tmp_path)
+
+
+def test_one_sentence_is_nothing_to_train_on(files):
+    sentences.write_lines(files["train_file"], ["a cat", " "])
+    with pytest.raises(
+        ValueError, match="train_file must hold at least 2 sentences, got 1: 'a cat'"
+    ):
+        SentenceData(**files).train_dataloader()
+
+
 def test_vocabulary_without_a_special_token_is_refused(tmp_path):
     path = sentences.write_lines(tmp_path / "vocab.txt", ["[PAD]", "[UNK]", "[CLS]", "word"])
     with pytest.raises(ValueError, match=r"tokenizer must be a vocabulary .* without \[SEP\]"):

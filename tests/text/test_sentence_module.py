@@ -274,7 +274,10 @@ def test_encoder_that_does_not_fit_the_tokenizer_is_refused(tmp_path, sizes, mes
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"encoder": "brt"}, "encoder must be a local folder .* got 'brt'. Did you mean \"bert\""),
+        (
+            {"encoder": "brt"},
+            "got 'brt', which is neither: .* Did you mean \"bert\"",
+        ),
         ({"encoder_options": {"hiden_size": 8}}, "got 'hiden_size'. Did you mean \"hidden_size\""),
         ({"pooling": "max"}, 'pooling must be "cls" or "mean"'),
         ({"learning_rate": 0.0}, "learning_rate must be above 0"),
@@ -286,9 +289,16 @@ def test_argument_that_makes_no_sense_is_refused(arguments, message):
         SentenceModule(**{"encoder": "bert", **arguments})
 
 
+def test_a_folder_without_an_encoder_is_named(tmp_path):
+    with pytest.raises(ValueError, match=rf"encoder must be a folder that .*, got '{tmp_path}'"):
+        SentenceModule(str(tmp_path))
+
+
 def test_tokens_of_another_kind_are_refused():
     with pytest.raises(TypeError, match="tokens must be integers"):
         build()(torch.rand(2, 3))
+    with pytest.raises(ValueError, match=r"tokens must be at most 16 in a sentence, .* got 17\."):
+        build()(torch.zeros(2, 17, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"tokens must have shape \(batch, length\)"):
         build()(TOKENS[0])
 

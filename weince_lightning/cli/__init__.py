@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except UsageError as error:
         sys.stderr.write(f"weince: error: {error}\n")
         raise SystemExit(2) from None
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
         sys.stderr.write(f"weince: error: {error}\n")
         raise SystemExit(1) from error
     except BrokenPipeError:

@@ -132,6 +132,8 @@ class SentenceData(SeededData):
     def train_dataloader(self) -> DataLoader[Any]:
         """All sentences in random order."""
         lines = Lines(_existing("train_file", self.train_file))
+        if len(lines) < 2:
+            raise ValueError(f"train_file must hold at least 2 sentences, got 1: {lines[0]!r}.")
         collate = partial(_train_batch, tokens=self.tokens, max_length=self.max_length)
         return self._seeded_loader(lambda seed: _Sentences(lines), len(lines), collate)
 

@@ -26,7 +26,7 @@ class Tokens:
     Raises:
         FileNotFoundError: If there is no such path.
         ModuleNotFoundError: If transformers is not installed.
-        ValueError: If a special token is missing.
+        ValueError: If it is no tokenizer, or a special token is missing.
     """
 
     def __init__(self, tokenizer: str | Path) -> None:
@@ -38,7 +38,13 @@ class Tokens:
                 "a tokenizer needs transformers: pip install weince-lightning[text]"
             ) from error
         if path.is_dir():
-            found = transformers.AutoTokenizer.from_pretrained(str(path), local_files_only=True)
+            try:
+                found = transformers.AutoTokenizer.from_pretrained(str(path), local_files_only=True)
+            except (OSError, ValueError) as error:
+                raise ValueError(
+                    "tokenizer must be a folder that save_pretrained of transformers has written, "
+                    f"got {path}: {str(error).splitlines()[0]}"
+                ) from error
         elif path.is_file():
             found = _word_pieces(transformers, path)
         else:

@@ -15,7 +15,8 @@ class WEINCESupConLoss(BaseMetricLossFunction):
 
     ``loss(embeddings, labels)`` compares all embeddings with each other, ``loss(embeddings, labels,
     ref_emb=..., ref_labels=...)`` with the references: equal labels are positives, and the tail of
-    an anchor is that of the embeddings with other labels. With ``gate=0.0`` it is ``SupConLoss``.
+    an anchor is that of the embeddings with other labels. With ``gate=0.0`` it is ``SupConLoss``,
+    but that anchors whose loss rounds to 0 stay in the mean.
     See :meth:`~weince_lightning.losses.base.ContrastiveLoss.supervised_terms`.
 
     Args:

@@ -9,6 +9,7 @@ from sentence_transformers.util import cos_sim
 from torch import Tensor
 
 from weince_lightning.distributed import world_size
+from weince_lightning.functional.checks import check_batch
 from weince_lightning.losses import TailGate, TailShape, WEINCELoss
 from weince_lightning.losses.checks import check_choice, check_flag, check_number
 from weince_lightning.losses.descriptions import describe
@@ -144,6 +145,7 @@ class WEINCERankingLoss(MultipleNegativesRankingLoss):
                 f"{len(embeddings)} column."
             )
         anchors, positives, *columns = embeddings
+        check_batch(anchors, positives, names=("anchors", "positives"))
         is_alone = not self.gather_across_devices or world_size() == 1
         if len(anchors) == 1 and not columns and is_alone:
             return 0.0 * (anchors.sum() + positives.sum())

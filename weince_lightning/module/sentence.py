@@ -136,12 +136,18 @@ class SentenceModule(ContrastiveModule):
 
         Raises:
             TypeError: If the tokens are not integers.
-            ValueError: If they do not have that shape.
+            ValueError: If they do not have that shape, or are more than the encoder takes.
         """
         if tokens.is_floating_point():
             raise TypeError(f"tokens must be integers, got {tokens.dtype}.")
         if tokens.ndim != 2:
             raise ValueError(f"tokens must have shape (batch, length), got {tuple(tokens.shape)}.")
+        most = getattr(self.backbone.config, "max_position_embeddings", None)
+        if most is not None and tokens.shape[1] > most:
+            raise ValueError(
+                f"tokens must be at most {most} in a sentence, the encoder's "
+                f"max_position_embeddings, got {tokens.shape[1]}. Lower max_length of the data."
+            )
         features: Tensor = self.backbone(tokens)
         return features
 

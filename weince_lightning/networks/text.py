@@ -92,11 +92,18 @@ def _build(transformers: Any, encoder: str, options: dict[str, Any]) -> Any:
         hint = f' Did you mean "{near[0]}"?' if near else ""
         raise ValueError(
             "encoder must be a local folder with a model of transformers or the name of an "
-            f'architecture such as "bert", got {encoder!r}.{hint}'
+            f'architecture such as "bert", got {encoder!r}, which is neither: nothing is '
+            f"downloaded.{hint}"
         )
     reader = transformers.AutoConfig
     if folder.is_dir():
-        config = reader.from_pretrained(str(folder), local_files_only=True)
+        try:
+            config = reader.from_pretrained(str(folder), local_files_only=True)
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                "encoder must be a folder that save_pretrained of transformers has written, got "
+                f"{encoder!r}: {str(error).splitlines()[0]}"
+            ) from error
     else:
         config = reader.for_model(encoder)
     for name in options:
