@@ -27,7 +27,7 @@ from weince_lightning.callbacks import SentenceSimilarityMonitor
 from weince_lightning.cli.arguments import complete_arguments
 from weince_lightning.cli.command import WeinceCLI
 from weince_lightning.data import SentenceData
-from weince_lightning.data.text import read_pairs
+from weince_lightning.data.pairs import read_pairs
 from weince_lightning.functional.retrieval import top1_among
 from weince_lightning.reporting.intervals import Summary, paired_difference, summarise
 

@@ -73,10 +73,11 @@ class Lines:
             found.append(np.flatnonzero(contents[first : first + _CHUNK] == ord("\n")) + first)
         ends = np.concatenate([*found, [size]])
         starts = np.concatenate([[0], ends[:-1] + 1])
-        is_text = ends > starts
-        is_text[is_text] = ~np.isin(contents[starts[is_text]], np.frombuffer(_SPACES, np.uint8))
+        is_filled = ends > starts
+        starts, ends = starts[is_filled], ends[is_filled]
+        is_text = ~np.isin(contents[starts], np.frombuffer(_SPACES, np.uint8))
         # Few lines begin with a space: whether there is more in them is looked up one by one.
-        for line in np.flatnonzero((ends > starts) & ~is_text):
+        for line in np.flatnonzero(~is_text):
             is_text[line] = not contents[starts[line] : ends[line]].tobytes().isspace()
         return starts[is_text], ends[is_text]
 
