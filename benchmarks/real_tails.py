@@ -23,10 +23,10 @@ from lightning.pytorch import Trainer, seed_everything
 from torch import nn
 
 from weince_lightning import ContrastiveModule, WEINCELoss
-from weince_lightning.cli.encoder_sources import Encoder, build_hub_encoder, embed
 from weince_lightning.data import VisionData
 from weince_lightning.diagnostics.diagnosis import Diagnosis, diagnose
 from weince_lightning.diagnostics.embeddings import Embeddings
+from weince_lightning.diagnostics.encoders import Encoder, build_hub_encoder, embed
 from weince_lightning.diagnostics.verdict import pronounce
 
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")

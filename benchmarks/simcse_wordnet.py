@@ -25,7 +25,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from weince_lightning.callbacks import SentenceSimilarityMonitor
 from weince_lightning.cli.arguments import complete_arguments
-from weince_lightning.cli.command import WeinceCLI
+from weince_lightning.cli.lightning_cli import WeinceCLI
 from weince_lightning.data import SentenceData
 from weince_lightning.data.pairs import read_pairs
 from weince_lightning.functional.retrieval import top1_among

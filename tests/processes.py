@@ -33,7 +33,7 @@ METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods()
 CONTEXT: Any = multiprocessing.get_context(METHOD)
 PRELOADED = ["pytest", "lightly.models.modules", "sklearn.datasets"]
 PRELOADED += ["weince_lightning." + name for name in ("callbacks", "data", "losses", "module")]
-PRELOADED += ["weince_lightning.cli.command", "weince_lightning.cli.evaluate"]
+PRELOADED += ["weince_lightning.cli.lightning_cli", "weince_lightning.cli.evaluate"]
 if METHOD == "forkserver":
     CONTEXT.set_forkserver_preload(PRELOADED)
 

@@ -18,7 +18,7 @@ from two_processes import NUM_IMAGES, SIZE, network, pairs
 
 from weince_lightning import ContrastiveModule, WEINCELoss
 from weince_lightning.callbacks import TailMonitor
-from weince_lightning.callbacks.tail_picture import read_picture
+from weince_lightning.callbacks.tail.summary import read_picture
 
 LOSSES = {
     "views": lambda: WEINCELoss(0.2),

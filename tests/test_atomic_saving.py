@@ -11,7 +11,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
 
 from weince_lightning.checkpoints.saving import AtomicCheckpointIO, save_atomically
-from weince_lightning.cli.command import WeinceCLI
+from weince_lightning.cli.lightning_cli import WeinceCLI
 
 TESTS = Path(__file__).parent
 KILLS = 20

@@ -16,7 +16,7 @@ from jsonargparse import capture_parser
 from processes import Python, free_port
 
 from weince_lightning.cli.arguments import complete_arguments
-from weince_lightning.cli.command import WeinceCLI
+from weince_lightning.cli.lightning_cli import WeinceCLI
 
 TEXT = (Path(__file__).parents[1] / "docs" / "clusters.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```bash\n(.+?)\n```", TEXT, re.DOTALL)

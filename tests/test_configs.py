@@ -13,7 +13,7 @@ from lightning.pytorch.cli import LightningCLI
 
 from weince_lightning import ContrastiveModule, WEINCELoss
 from weince_lightning.cli.arguments import find_config, packaged_configs
-from weince_lightning.cli.command import WeinceCLI
+from weince_lightning.cli.lightning_cli import WeinceCLI
 from weince_lightning.data import VisionData
 
 CONFIGS = packaged_configs()

@@ -15,10 +15,11 @@ from torch import nn
 from torchvision.transforms.functional import normalize, resize
 
 from weince_lightning import ContrastiveModule, InfoNCELoss
-from weince_lightning.cli import encoder_sources, main
-from weince_lightning.cli.embedding_files import holds_embeddings, read_embeddings
-from weince_lightning.cli.encoder_sources import build_hub_encoder, embed, read_checkpoint_encoder
+from weince_lightning.cli import main
 from weince_lightning.data import VisionData
+from weince_lightning.diagnostics import encoders
+from weince_lightning.diagnostics.embedding_files import holds_embeddings, read_embeddings
+from weince_lightning.diagnostics.encoders import build_hub_encoder, embed, read_checkpoint_encoder
 
 
 @pytest.fixture(autouse=True)
@@ -367,7 +368,7 @@ def test_what_is_beside_named_embeddings_is_passed_over(rows):
 
 
 def test_of_many_images_a_part_is_embedded():
-    encoder = encoder_sources.Encoder(nn.Flatten(), "features", None, None)
+    encoder = encoders.Encoder(nn.Flatten(), "features", None, None)
     data = VisionData("digits", batch_size=16)
     found = [embed(encoder, data, "cpu", None, seed, 50).first for seed in (0, 0, 1)]
     assert len(found[0]) == 50

@@ -21,10 +21,10 @@ from weince_lightning import ContrastiveModule
 from weince_lightning.callbacks import KNNMonitor
 from weince_lightning.checkpoints import load_encoder
 from weince_lightning.cli import main
-from weince_lightning.cli.evaluation_files import data_digest
 from weince_lightning.data import VisionData
 from weince_lightning.evaluation import KNNSettings, LinearSettings, evaluate
-from weince_lightning.functional.features import extract_features
+from weince_lightning.evaluation.cache import data_digest
+from weince_lightning.evaluation.features import extract_features
 from weince_lightning.functional.splits import stratified_split
 
 QUICK = ("--linear.epochs=2", "--linear.seeds=[1,2]", "--knn.seeds=[1]")

@@ -11,7 +11,7 @@ import yaml
 from jsonargparse import capture_parser
 
 from weince_lightning.cli.arguments import complete_arguments, find_config, packaged_configs
-from weince_lightning.cli.command import WeinceCLI
+from weince_lightning.cli.lightning_cli import WeinceCLI
 
 CONFIGS = packaged_configs()
 PAPER = [name for name in CONFIGS if name.startswith("paper/")]

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from weince_lightning import distributed
 from weince_lightning.callbacks import KNNMonitor
-from weince_lightning.functional.features import extract_features
+from weince_lightning.evaluation.features import extract_features
 
 PROCESSES = 3
 IMAGES = Images(21, seed=2, num_views=1)

@@ -16,7 +16,7 @@ from weince_lightning.callbacks import (
     TailMonitor,
 )
 from weince_lightning.data import VisionData
-from weince_lightning.functional.features import extract_features
+from weince_lightning.evaluation.features import extract_features
 
 pytestmark = pytest.mark.slow  # the same is tested, on less data, for each monitor
 

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
 
 from weince_lightning.callbacks import KNNMonitor
-from weince_lightning.functional.features import extract_features, knn_scores
+from weince_lightning.evaluation.features import extract_features, knn_scores
 from weince_lightning.functional.neighbours import neighbour_scores
 
 NAMES = {f"knn/top1_k{k}" for k in (1, 5, 20, 50)} | {"knn/top1"}

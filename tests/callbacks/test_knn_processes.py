@@ -7,7 +7,7 @@ import pytest
 import torch
 from processes import run_ranks
 
-from weince_lightning.functional.features import RECALL_AT, extract_features, knn_scores
+from weince_lightning.evaluation.features import RECALL_AT, extract_features, knn_scores
 
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available() or sys.platform == "win32", reason="needs gloo processes"

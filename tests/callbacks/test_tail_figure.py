@@ -5,8 +5,8 @@ import pytest
 import torch
 from matplotlib.text import Text
 
-from weince_lightning.callbacks.tail_figure import AnchorTail, TailPicture, draw_tails, render
-from weince_lightning.callbacks.tail_picture import read_picture
+from weince_lightning.callbacks.tail.figure import AnchorTail, TailPicture, draw_tails, render
+from weince_lightning.callbacks.tail.summary import read_picture
 from weince_lightning.functional.candidates import compare, score
 from weince_lightning.functional.contrastive import weince
 from weince_lightning.functional.layouts import build_candidates
@@ -144,7 +144,7 @@ def test_other_negatives_than_those_of_the_views_give_no_picture(generator):
 def test_a_batch_is_read_in_blocks_as_it_is_whole(generator, monkeypatch):
     views, loss = two_views(generator), WEINCELoss(0.2)
     whole = picture_of(views, loss)
-    monkeypatch.setattr("weince_lightning.callbacks.tail_picture._BLOCK", 1000)
+    monkeypatch.setattr("weince_lightning.callbacks.tail.summary._BLOCK", 1000)
     blocks = picture_of(views, loss)
     np.testing.assert_allclose(blocks.weince_shares, whole.weince_shares, rtol=1e-12)
     np.testing.assert_allclose(blocks.softmax_shares, whole.softmax_shares, rtol=1e-12)

@@ -37,7 +37,10 @@ def one_job(work, options):
     work.write("small.yaml", {**SWEEP, "options": options})
     folder = run_folder(work.output, read_sweep("small.yaml").runs()[0])
     commands = Commands(fit, evaluate, find_config)
-    return ClusterJob(folder, commands, ["weince_lightning.cli.command"], keep_checkpoints=True)
+    preload = ["weince_lightning.cli.lightning_cli"]
+    return ClusterJob(folder, commands, preload, keep_checkpoints=True)
+        folder, commands, ["weince_lightning.cli.lightning_cli"], keep_checkpoints=True
+    )
 
 
 def wait_for(condition, seconds=240):

@@ -12,7 +12,7 @@ from processes import run_python
 
 from weince_lightning import InfoNCELoss, WEINCELoss
 from weince_lightning.cli.arguments import complete_arguments, find_config, packaged_configs
-from weince_lightning.cli.command import WeinceCLI
+from weince_lightning.cli.lightning_cli import WeinceCLI
 from weince_lightning.module import SentenceModule
 
 pytest.importorskip("transformers")

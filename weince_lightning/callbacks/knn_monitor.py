@@ -10,7 +10,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch.utils.data import DataLoader
 
 from weince_lightning import distributed
-from weince_lightning.functional.features import RECALL_AT, knn_scores
+from weince_lightning.evaluation.features import RECALL_AT, knn_scores
 from weince_lightning.functional.neighbours import NoLabelError
 
 
@@ -23,7 +23,7 @@ class KNNMonitor(Callback):
     cosine similarity :math:`s` and vote with weight :math:`\exp(s / \tau)`, see
     :func:`~weince_lightning.functional.neighbours.neighbour_scores`. The sanity check is skipped,
     samples with label -1 are left out, and each sample counts once, whatever a loader's sampler
-    (:func:`~weince_lightning.functional.features.extract_features`). Several processes share the
+    (:func:`~weince_lightning.evaluation.features.extract_features`). Several processes share the
     batches and log what one would, with the BatchNorm statistics of the first.
 
     It logs ``knn/top1_k{k}`` for each ``k``, ``knn/top1`` for the largest, and

@@ -70,11 +70,11 @@ def _run(arguments: list[str]) -> None:
 
             sweep(arguments[1:])
         elif arguments[0] == "report":
-            from weince_lightning.cli.comparison import report
+            from weince_lightning.cli.report import report
 
             report(arguments[1:])
         else:
-            from weince_lightning.cli.command import WeinceCLI
+            from weince_lightning.cli.lightning_cli import WeinceCLI
 
             WeinceCLI(arguments)
     except CheckpointError as error:

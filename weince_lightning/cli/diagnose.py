@@ -9,11 +9,6 @@ from typing import Any, Literal
 
 from weince_lightning.checkpoints.files import whole_file
 from weince_lightning.cli.arguments import UsageError
-from weince_lightning.cli.embedding_files import (
-    holds_embeddings,
-    in_words_of_files,
-    read_embeddings,
-)
 from weince_lightning.cli.encoder_arguments import (
     Given,
     add_encoder_arguments,
@@ -25,18 +20,23 @@ from weince_lightning.cli.encoder_arguments import (
     show_help_if_asked,
     sort_arguments,
 )
-from weince_lightning.cli.encoder_sources import (
+from weince_lightning.cli.messages import say
+from weince_lightning.cli.parser import ConciseParser
+from weince_lightning.cli.run_files import shown
+from weince_lightning.diagnostics.diagnosis import Diagnosis, diagnose
+from weince_lightning.diagnostics.embedding_files import (
+    holds_embeddings,
+    in_words_of_files,
+    read_embeddings,
+)
+from weince_lightning.diagnostics.embeddings import Embeddings
+from weince_lightning.diagnostics.encoders import (
     HUBS,
     Encoder,
     build_hub_encoder,
     embed,
     read_checkpoint_encoder,
 )
-from weince_lightning.cli.parser import ConciseParser
-from weince_lightning.cli.report import say
-from weince_lightning.cli.run_files import shown
-from weince_lightning.diagnostics.diagnosis import Diagnosis, diagnose
-from weince_lightning.diagnostics.embeddings import Embeddings
 from weince_lightning.diagnostics.figures import draw
 from weince_lightning.diagnostics.page import render_page
 from weince_lightning.diagnostics.verdict import Verdict, pronounce

@@ -20,10 +20,10 @@ from weince_lightning.cli.encoder_arguments import (
     show_help_if_asked,
     sort_arguments,
 )
-from weince_lightning.cli.evaluation_files import folder_of
-from weince_lightning.cli.evaluation_job import Job, evaluate_checkpoint
 from weince_lightning.cli.parser import ConciseParser
 from weince_lightning.evaluation import KNNSettings, LinearSettings
+from weince_lightning.evaluation.cache import folder_of
+from weince_lightning.evaluation.checkpoint import Job, evaluate_checkpoint
 
 _DESCRIPTION = """\
 Evaluate the frozen features of encoders by the protocol of the paper: a linear probe and nearest

@@ -1,114 +1,80 @@
-"""What the commands say at their end: the numbers, where the files lie, what to type next."""
+"""``weince report``: the results of a sweep as a comparison."""
 
-import re
+import shlex
 import sys
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Sequence
 
-from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.loggers import TensorBoardLogger
-from torch import Tensor
+from weince_lightning.cli.arguments import CommandParser, UsageError
+from weince_lightning.reporting import compare, read_results
+from weince_lightning.reporting.comparison import DEFAULT_SELECT
+from weince_lightning.reporting.markdown import missing_lines, summary
+from weince_lightning.reporting.wording import strange_lines
+from weince_lightning.reporting.writing import write_report
+from weince_lightning.sweeps import SweepError
 
-from weince_lightning.cli.run_files import log_folder, newest_checkpoint, saved_config, shown
+_SHOWN = 10
+"""How many missing and strange things the terminal shows."""
 
-_HEADLINES = {
-    "train/loss": "training loss",
-    "val/loss": "validation loss",
-    "test/loss": "test loss",
-    "knn/top1": "kNN top-1",
-    "probe/val_top1": "linear probe top-1",
-    "retrieval/top1": "retrieval top-1",
-    "sts/spearman": "similarity as people see it, Spearman",
-    "tail/lambda_mean": "mean gate lambda",
-    "tail/beta_hat_mean": "mean shape beta-hat",
-}
+_DESCRIPTION = """\
+Compare the arms of a sweep: mean and 95 % t-interval over encoder seeds, and the differences to the
+baseline, paired by seed. In each arm the configuration is chosen by a validation metric among those
+of which all planned seeds are there; what is missing is named.
 
-
-def say(text: str) -> None:
-    """Write to standard output, flushed so that it stays in order with the progress bar."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
+Reads DIR/sweep.yaml and DIR/results, writes DIR/report.json, .md, .csv, .tex and .png. A sweep that
+is still running can be reported on.
+"""
+_EPILOG = """\
+example:
+  weince report sweeps/digits
+"""
 
 
-def headlines(metrics: Mapping[str, Tensor]) -> list[tuple[str, str]]:
-    """Pick the numbers that a person looks at first."""
-    return [
-        (f"{label} ({name})", f"{float(metrics[name]):.4f}")
-        for name, label in _HEADLINES.items()
-        if name in metrics
-    ]
+def report(arguments: Sequence[str]) -> None:
+    """Run ``weince report``.
+
+    Args:
+        arguments: What stands after ``report``.
+
+    Raises:
+        UsageError: If the arguments make no sense.
+        FileNotFoundError: If the folder is not there.
+        SystemExit: With status 1 if its sweep file is damaged or it holds no results.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        results = read_results(options.folder)
+    except SweepError as error:
+        sys.stderr.write(f"weince: error: {error}\n")
+        raise SystemExit(1) from None
+    try:
+        comparison = compare(results, options.select, options.allow_incomplete)
+    except ValueError as error:
+        raise UsageError(f"--{error}") from error
+    files = write_report(comparison, options.folder, shlex.join(["weince", "report", *arguments]))
+    blocks = [summary(comparison, width=100)]
+    if any(arm.chosen is None for arm in comparison.arms) and not options.allow_incomplete:
+        blocks.append("--allow_incomplete compares all arms over the seeds that they share.")
+    odd = [*missing_lines(comparison), *strange_lines(comparison)]
+    if odd:
+        more = [f"{len(odd) - _SHOWN} more, in report.md"] if len(odd) > _SHOWN else []
+        shown = [f"- {line}" for line in [*odd[:_SHOWN], *more]]
+        blocks.append("\n".join(["Missing and strange:", *shown]))
+    blocks.append(f"Wrote {', '.join(map(str, files))}.")
+    sys.stdout.write("\n" + "\n\n".join(blocks) + "\n")
 
 
-def details(metrics: Mapping[str, Tensor]) -> list[tuple[str, str]]:
-    """Name every other number."""
-    return [
-        (name, f"{float(value):.4f}")
-        for name, value in sorted(metrics.items(), key=lambda item: _by_number(item[0]))
-        if name not in _HEADLINES
-    ]
-
-
-def _by_number(name: str) -> list[str | int]:
-    # k5 stands before k20. Text and digits alternate, so that like is compared with like.
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
-
-
-def table(rows: Iterable[tuple[str, str]]) -> str:
-    """Set rows in two columns."""
-    rows = list(rows)
-    width = max((len(label) for label, _ in rows), default=0)
-    return "".join(f"  {label:<{width}}  {value}\n" for label, value in rows)
-
-
-def checkpoints(trainer: Trainer, is_resumed: bool = False) -> list[tuple[str, str]]:
-    """Name the checkpoints of a run and what each is best at."""
-    rows = []
-    since = " since the resume" if is_resumed else ""
-    for callback in trainer.checkpoint_callbacks:
-        if isinstance(callback, ModelCheckpoint) and callback.best_model_path:
-            path, score = shown(callback.best_model_path), callback.best_model_score
-            if callback.monitor is None:
-                rows.append(("checkpoint of the last epoch", path))
-            else:
-                value = "" if score is None else f" ({score:.4f})"
-                rows.append((f"checkpoint of the best {callback.monitor}{since}{value}", path))
-    return rows
-
-
-def fit_report(trainer: Trainer, is_resumed: bool = False) -> str:
-    """Describe a finished training run, and the command that comes next."""
-    if trainer.fast_dev_run:  # type: ignore[attr-defined]
-        numbers = table(headlines(trainer.callback_metrics))
-        return f"\nThe trial run works; nothing was written.\n{numbers}"
-    logs, newest = log_folder(trainer), newest_checkpoint(trainer)
-    config = saved_config(trainer)
-    rows = headlines(trainer.callback_metrics) + checkpoints(trainer, is_resumed)
-    if trainer.checkpoint_callbacks and not newest:
-        rows.append(("checkpoint", "none: the run ended before the first was due"))
-    rows += [("logs", shown(logs))] if logs else []
-    rows += [("configuration", shown(config))] if config else []
-    following = []
-    if newest:
-        following.append(f"  weince validate --ckpt_path {shown(newest)}\n")
-    if logs and any(isinstance(logger, TensorBoardLogger) for logger in trainer.loggers):
-        following.append(f"  tensorboard --logdir {shown(logs.parent)}\n")
-    steps = f"{trainer.current_epoch} epochs, {trainer.global_step} steps"
-    text = f"\nTrained for {steps}. Numbers of the last epoch:\n{table(rows)}"
-    return text + "".join(["\nNext:\n", *following] if following else [])
-
-
-def interruption_report(trainer: Trainer, saved: Path | None) -> str:
-    """Say how to resume."""
-    newest = saved or newest_checkpoint(trainer)
-    if newest is None:
-        return "\nInterrupted before the first checkpoint: there is nothing to resume.\n"
-    what = f"Saved step {trainer.global_step}" if saved else "The last epoch's checkpoint is there"
-    return f"\nInterrupted. {what}. Resume with:\n  weince fit --ckpt_path {shown(newest)}\n"
-
-
-def evaluation_report(trainer: Trainer, checkpoint: str | None) -> str:
-    """Give the numbers of a validation or test run."""
-    metrics = trainer.callback_metrics
-    source = shown(checkpoint) if checkpoint else "the untrained weights: no --ckpt_path was given"
-    return f"\nNumbers of {source}:\n{table(headlines(metrics) + details(metrics))}"
+def _parser() -> CommandParser:
+    parser = CommandParser("report", _DESCRIPTION, _EPILOG)
+    parser.add_argument("folder", metavar="DIR", help="the folder of a sweep")
+    parser.add_argument(
+        "--select",
+        metavar="METRIC",
+        default=DEFAULT_SELECT,
+        help="the validation metric of the choice, such as knn.val_top1_k50 (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--allow_incomplete",
+        action="store_true",
+        help="compare arms without a complete configuration too, all over the seeds they share",
+    )
+    return parser

@@ -49,7 +49,7 @@ A sweep file:
   evaluation: {linear.epochs: 20}      # options of weince evaluate
 """
 _PRELOAD = (
-    "weince_lightning.cli.command",
+    "weince_lightning.cli.lightning_cli",
     "weince_lightning.cli.evaluate",
     "weince_lightning.callbacks",
     "weince_lightning.data",
@@ -182,7 +182,7 @@ def find_sweep(name: str) -> str:
 def fit(arguments: Sequence[str]) -> None:
     """Run ``weince fit``; it is no error if there is nothing left to train."""
     from weince_lightning.cli.checkpoint_config import TrainingFinishedError
-    from weince_lightning.cli.command import WeinceCLI
+    from weince_lightning.cli.lightning_cli import WeinceCLI
 
     with contextlib.suppress(TrainingFinishedError):
         WeinceCLI(complete_arguments(["fit", *arguments]))

@@ -8,8 +8,8 @@ from typing import Any
 from jsonargparse import capture_parser
 
 from weince_lightning.cli.arguments import UsageError, complete_arguments
-from weince_lightning.cli.command import WeinceCLI
 from weince_lightning.cli.evaluate import evaluation_parser
+from weince_lightning.cli.lightning_cli import WeinceCLI
 from weince_lightning.evaluation import KNNSettings, LinearSettings
 from weince_lightning.sweeps import Sweep, SweepError
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
+from weince_lightning.evaluation.features import RECALL_AT
 from weince_lightning.evaluation.samples import Samples, score_seeds
 from weince_lightning.evaluation.settings import KNNSettings
-from weince_lightning.functional.features import RECALL_AT
 from weince_lightning.functional.neighbours import neighbour_scores
 
 

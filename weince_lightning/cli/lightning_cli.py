@@ -11,6 +11,7 @@ import yaml
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
+from weince_lightning.callbacks.interrupt import InterruptCheckpoint
 from weince_lightning.checkpoints import check_checkpoint
 from weince_lightning.checkpoints.saving import save_atomically
 from weince_lightning.cli.arguments import checkpoint_argument
@@ -20,9 +21,8 @@ from weince_lightning.cli.checkpoint_config import (
     report_overrides,
     with_checkpoint_config,
 )
-from weince_lightning.cli.interrupt import InterruptCheckpoint
+from weince_lightning.cli.messages import evaluation_report, fit_report, interruption_report, say
 from weince_lightning.cli.parser import ConciseParser, raised_in, refusal
-from weince_lightning.cli.report import evaluation_report, fit_report, interruption_report, say
 from weince_lightning.cli.run_files import SaveRunConfig, shown
 from weince_lightning.module.mismatch import CheckpointMismatchError
 

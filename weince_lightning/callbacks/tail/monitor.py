@@ -8,9 +8,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from weince_lightning.callbacks.loggers import log_histograms, log_picture
-from weince_lightning.callbacks.tail_figure import draw_tails, render
-from weince_lightning.callbacks.tail_picture import is_readable, read_picture
-from weince_lightning.callbacks.tail_shape import TailShapeLog
+from weince_lightning.callbacks.tail.figure import draw_tails, render
+from weince_lightning.callbacks.tail.pareto import TailShapeLog
+from weince_lightning.callbacks.tail.summary import is_readable, read_picture
 from weince_lightning.distributed import gather, row_counts
 
 

@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sequent
 
 from weince_lightning.checkpoints import CheckpointError, read_checkpoint
 from weince_lightning.checkpoints.files import whole_file
+from weince_lightning.evaluation.features import extract_features
 from weince_lightning.evaluation.progress import progress_bar
-from weince_lightning.functional.features import extract_features
 from weince_lightning.functional.neighbours import UNKNOWN_LABEL, NoLabelError
 
 _SAMPLED_IMAGES = 256

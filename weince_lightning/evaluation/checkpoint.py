@@ -14,7 +14,10 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor, nn
 
 from weince_lightning.checkpoints import load_encoder, read_encoder
-from weince_lightning.cli.evaluation_files import (
+from weince_lightning.cli.messages import say
+from weince_lightning.cli.run_files import shown
+from weince_lightning.evaluation import KNNSettings, LinearSettings, evaluate
+from weince_lightning.evaluation.cache import (
     KeptParts,
     cached_features,
     check_labelled,
@@ -24,9 +27,6 @@ from weince_lightning.cli.evaluation_files import (
     weights_digest,
     write_results,
 )
-from weince_lightning.cli.report import say
-from weince_lightning.cli.run_files import shown
-from weince_lightning.evaluation import KNNSettings, LinearSettings, evaluate
 from weince_lightning.evaluation.loss_profile import BATCH_SIZE, loss_profile
 from weince_lightning.module import ContrastiveModule
 

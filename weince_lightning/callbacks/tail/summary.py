@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weince_lightning.callbacks.tail_figure import AnchorTail, TailPicture
+from weince_lightning.callbacks.tail.figure import AnchorTail, TailPicture
 from weince_lightning.distributed import gather, rank, row_counts, world_size
 from weince_lightning.functional.candidates import Candidates, compare, score
 from weince_lightning.functional.contrastive import negated_similarities

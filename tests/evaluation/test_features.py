@@ -13,7 +13,7 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from weince_lightning.functional.features import extract_features, knn_scores
+from weince_lightning.evaluation.features import extract_features, knn_scores
 from weince_lightning.functional.neighbours import NoLabelError
 
 

@@ -1,0 +1,114 @@
+"""What the commands say at their end: the numbers, where the files lie, what to type next."""
+
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch import Tensor
+
+from weince_lightning.cli.run_files import log_folder, newest_checkpoint, saved_config, shown
+
+_HEADLINES = {
+    "train/loss": "training loss",
+    "val/loss": "validation loss",
+    "test/loss": "test loss",
+    "knn/top1": "kNN top-1",
+    "probe/val_top1": "linear probe top-1",
+    "retrieval/top1": "retrieval top-1",
+    "sts/spearman": "similarity as people see it, Spearman",
+    "tail/lambda_mean": "mean gate lambda",
+    "tail/beta_hat_mean": "mean shape beta-hat",
+}
+
+
+def say(text: str) -> None:
+    """Write to standard output, flushed so that it stays in order with the progress bar."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def headlines(metrics: Mapping[str, Tensor]) -> list[tuple[str, str]]:
+    """Pick the numbers that a person looks at first."""
+    return [
+        (f"{label} ({name})", f"{float(metrics[name]):.4f}")
+        for name, label in _HEADLINES.items()
+        if name in metrics
+    ]
+
+
+def details(metrics: Mapping[str, Tensor]) -> list[tuple[str, str]]:
+    """Name every other number."""
+    return [
+        (name, f"{float(value):.4f}")
+        for name, value in sorted(metrics.items(), key=lambda item: _by_number(item[0]))
+        if name not in _HEADLINES
+    ]
+
+
+def _by_number(name: str) -> list[str | int]:
+    # k5 stands before k20. Text and digits alternate, so that like is compared with like.
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+def table(rows: Iterable[tuple[str, str]]) -> str:
+    """Set rows in two columns."""
+    rows = list(rows)
+    width = max((len(label) for label, _ in rows), default=0)
+    return "".join(f"  {label:<{width}}  {value}\n" for label, value in rows)
+
+
+def checkpoints(trainer: Trainer, is_resumed: bool = False) -> list[tuple[str, str]]:
+    """Name the checkpoints of a run and what each is best at."""
+    rows = []
+    since = " since the resume" if is_resumed else ""
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint) and callback.best_model_path:
+            path, score = shown(callback.best_model_path), callback.best_model_score
+            if callback.monitor is None:
+                rows.append(("checkpoint of the last epoch", path))
+            else:
+                value = "" if score is None else f" ({score:.4f})"
+                rows.append((f"checkpoint of the best {callback.monitor}{since}{value}", path))
+    return rows
+
+
+def fit_report(trainer: Trainer, is_resumed: bool = False) -> str:
+    """Describe a finished training run, and the command that comes next."""
+    if trainer.fast_dev_run:  # type: ignore[attr-defined]
+        numbers = table(headlines(trainer.callback_metrics))
+        return f"\nThe trial run works; nothing was written.\n{numbers}"
+    logs, newest = log_folder(trainer), newest_checkpoint(trainer)
+    config = saved_config(trainer)
+    rows = headlines(trainer.callback_metrics) + checkpoints(trainer, is_resumed)
+    if trainer.checkpoint_callbacks and not newest:
+        rows.append(("checkpoint", "none: the run ended before the first was due"))
+    rows += [("logs", shown(logs))] if logs else []
+    rows += [("configuration", shown(config))] if config else []
+    following = []
+    if newest:
+        following.append(f"  weince validate --ckpt_path {shown(newest)}\n")
+    if logs and any(isinstance(logger, TensorBoardLogger) for logger in trainer.loggers):
+        following.append(f"  tensorboard --logdir {shown(logs.parent)}\n")
+    steps = f"{trainer.current_epoch} epochs, {trainer.global_step} steps"
+    text = f"\nTrained for {steps}. Numbers of the last epoch:\n{table(rows)}"
+    return text + "".join(["\nNext:\n", *following] if following else [])
+
+
+def interruption_report(trainer: Trainer, saved: Path | None) -> str:
+    """Say how to resume."""
+    newest = saved or newest_checkpoint(trainer)
+    if newest is None:
+        return "\nInterrupted before the first checkpoint: there is nothing to resume.\n"
+    what = f"Saved step {trainer.global_step}" if saved else "The last epoch's checkpoint is there"
+    return f"\nInterrupted. {what}. Resume with:\n  weince fit --ckpt_path {shown(newest)}\n"
+
+
+def evaluation_report(trainer: Trainer, checkpoint: str | None) -> str:
+    """Give the numbers of a validation or test run."""
+    metrics = trainer.callback_metrics
+    source = shown(checkpoint) if checkpoint else "the untrained weights: no --ckpt_path was given"
+    return f"\nNumbers of {source}:\n{table(headlines(metrics) + details(metrics))}"
