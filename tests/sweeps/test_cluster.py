@@ -39,8 +39,6 @@ def one_job(work, options):
     commands = Commands(fit, evaluate, find_config)
     preload = ["weince_lightning.cli.lightning_cli"]
     return ClusterJob(folder, commands, preload, keep_checkpoints=True)
-        folder, commands, ["weince_lightning.cli.lightning_cli"], keep_checkpoints=True
-    )
 
 
 def wait_for(condition, seconds=240):
