@@ -1,12 +1,28 @@
 """Small real diagnoses, each made once, of which figures and pages are made."""
 
 import functools
+from functools import partial
 
 import numpy as np
+import pytest
 from sklearn.datasets import load_digits
 
+from weince_lightning.diagnostics import diagnosis as diagnosis_module
 from weince_lightning.diagnostics.diagnosis import Diagnosis, diagnose
 from weince_lightning.diagnostics.embeddings import Embeddings
+from weince_lightning.extremes import nulls
+from weince_lightning.extremes.threshold import fit_stability, fit_threshold
+
+
+@pytest.fixture(autouse=True)
+def few_draws(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw less at random: how wide an interval is shows in tests of extremes, and in slow ones."""
+    if request.node.get_closest_marker("slow") is None:
+        monkeypatch.setattr(nulls, "NUM_REPLICATES", 60)
+        monkeypatch.setattr(diagnosis_module, "SHARES", diagnosis_module.SHARES[::5])
+        for function, draws in ((fit_threshold, 60), (fit_stability, 20)):
+            fewer = partial(function, num_resamples=draws)
+            monkeypatch.setattr(diagnosis_module, function.__name__, fewer)
 
 
 @functools.cache

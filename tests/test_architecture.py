@@ -1,6 +1,7 @@
 """The arrows of the design: who may import whom, read from the source."""
 
 import ast
+import functools
 import json
 import subprocess
 import sys
@@ -39,6 +40,7 @@ def part_of(file: Path) -> str:
     return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+@functools.cache
 def trees() -> list[tuple[Path, ast.Module]]:
     return [(file, ast.parse(file.read_text(encoding="utf-8"))) for file in FILES]
 
