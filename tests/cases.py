@@ -7,13 +7,15 @@ import pytest
 
 
 def few(cases: Iterable[Any], *positions: int) -> list[Any]:
-    """Mark all cases as slow but those at the positions; without positions, but the first."""
+    """Mark all cases as slow but those at the positions; without positions, but the first.
+
+    A tuple is a case of several arguments.
+    """
     cases = list(cases)
     kept = {range(len(cases))[position] for position in positions or (0,)}
-    return [case if i in kept else _slow(case) for i, case in enumerate(cases)]
-
-
-def _slow(case: Any) -> Any:
-    values = case if isinstance(case, tuple) else (case,)
-    values, marks, name = getattr(case, "values", values), getattr(case, "marks", ()), None
-    return pytest.param(*values, marks=(*marks, pytest.mark.slow), id=getattr(case, "id", name))
+    return [
+        case
+        if i in kept
+        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
+        for i, case in enumerate(cases)
+    ]
