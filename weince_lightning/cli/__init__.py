@@ -4,6 +4,7 @@ Lightning loads only after the arguments have been read, so that help and misspe
 configurations cost no seconds.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -31,6 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     # As with `python -m`: classes of a project in the working folder can be named.
     sys.path.insert(0, "")
+    logger, notes = logging.getLogger("weince_lightning"), _Notes(logging.INFO)
+    logger.setLevel(logging.INFO)
+    logger.addHandler(notes)
     try:
         _run(complete_arguments(given))
     except UsageError as error:
@@ -46,6 +50,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.stderr.write("\nweince: interrupted before training began; nothing was written.\n")
         raise SystemExit(130) from None
+    finally:
+        logger.removeHandler(notes)
+
+
+class _Notes(logging.Handler):
+    """Shows what functions of this package say while they work."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a warning to standard error, and other notes among the results."""
+        if record.levelno >= logging.WARNING:
+            sys.stderr.write(f"weince: {record.getMessage()}\n")
+        else:
+            sys.stdout.write(f"\n{record.getMessage()}\n")
 
 
 def _run(arguments: list[str]) -> None:
