@@ -8,9 +8,9 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 
 from weince_lightning.cli.arguments import UsageError, complete_arguments, help_text
+from weince_lightning.cli.version import print_versions
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -27,16 +27,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not given or given[0] in ("-h", "--help", "help"):
         sys.stdout.write(help_text())
         return
-    if given[0] == "--version":
-        sys.stdout.write(f"weince {version('weince-lightning')}\n")
-        return
     # As with `python -m`: classes of a project in the working folder can be named.
     sys.path.insert(0, "")
     logger, notes = logging.getLogger("weince_lightning"), _Notes(logging.INFO)
     logger.setLevel(logging.INFO)
     logger.addHandler(notes)
     try:
-        _run(complete_arguments(given))
+        if given[0] == "--version":
+            print_versions()
+        else:
+            _run(complete_arguments(given))
     except UsageError as error:
         sys.stderr.write(f"weince: error: {error}\n")
         raise SystemExit(2) from None
