@@ -29,7 +29,6 @@ from weince_lightning.cli.arguments import (
 SHORT = [
     "--trainer.max_epochs=2",
     "--trainer.limit_train_batches=3",
-    "--data.batch_size=64",
     "--trainer.enable_progress_bar=false",
 ]
 INTERRUPTIBLE = [

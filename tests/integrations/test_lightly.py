@@ -136,7 +136,7 @@ def train(
     return module.losses
 
 
-@pytest.mark.parametrize("package", TRAINERS)
+@pytest.mark.parametrize("package", few(TRAINERS))
 @pytest.mark.parametrize("name", few(CRITERIA, 1))
 def test_lightlys_pipelines_train_with_weince(name: str, package: str):
     losses = train(package, name, CRITERIA[name](WEINCELoss))
