@@ -4,7 +4,7 @@ import argparse
 import difflib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
@@ -73,9 +73,38 @@ class CommandParser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
 
+    def read(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Read the arguments after the command; flags may have their old spelling."""
+        return self.parse_args(with_hyphens(arguments, self._option_string_actions))
+
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, and where the help is."""
         raise UsageError(f"{message}. See {self.prog} --help.")
+
+
+def with_hyphens(arguments: Sequence[str], flags: Container[str]) -> list[str]:
+    """Spell flags as they are documented: earlier versions wrote them with underscores.
+
+    Args:
+        arguments: What stands after the command.
+        flags: The flags of the command, such as ``--dry-run``; others stay as they are.
+
+    Returns:
+        The arguments; each flag that was changed is named in one line on standard error.
+
+    Example:
+        >>> with_hyphens(["--dry_run", "--linear.batch_size=2"], ["--dry-run"])
+        ['--dry-run', '--linear.batch_size=2']
+    """
+    spelled = []
+    for argument in arguments:
+        flag, equals, value = argument.partition("=")
+        now = flag.replace("_", "-")
+        if now != flag and flag.startswith("--") and flag not in flags and now in flags:
+            sys.stderr.write(f"weince: {flag} is now spelled {now}.\n")
+            argument = f"{now}{equals}{value}"
+        spelled.append(argument)
+    return spelled
 
 
 def packaged_configs() -> dict[str, Path]:

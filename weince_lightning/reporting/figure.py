@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from weince_lightning.reporting.comparison import Arm, Comparison
+from weince_lightning.reporting.comparison import ComparedArm, Comparison
 from weince_lightning.reporting.main_table import baseline_label
 from weince_lightning.reporting.wording import (
     counted,
@@ -70,7 +70,7 @@ def _shortened(label: str) -> str:
     return textwrap.shorten(label, 60, placeholder="...")
 
 
-def _label(arm: Arm) -> str:
+def _label(arm: ComparedArm) -> str:
     label = _shortened(arm.label)
     if arm.chosen is None:
         label += f" ({without_number(arm)})"
