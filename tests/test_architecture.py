@@ -29,8 +29,10 @@ ALLOWED = {
     "losses": {"distributed", "functional"},
     "module": {"checkpoints", "losses", "networks"},
     "networks": set(),
+    "layers": {"yaml_files"},
     "reporting": {"checkpoints", "sweeps"},
-    "sweeps": {"checkpoints"},
+    "sweeps": {"checkpoints", "layers", "yaml_files"},
+    "yaml_files": set(),
 }
 """The parts that each part may import, itself aside; the command may import all."""
 

@@ -11,7 +11,8 @@ import yaml
 from lightning.pytorch.utilities import rank_zero_only
 
 from weince_lightning.checkpoints import check_checkpoint, read_checkpoint
-from weince_lightning.cli.arguments import UsageError, checkpoint_argument
+from weince_lightning.cli.arguments import UsageError, checkpoint_argument, read_config
+from weince_lightning.layers import merged
 from weince_lightning.losses.descriptions import classes_built_in_python
 from weince_lightning.module.saved_settings import CHECKPOINT_KEY, read_plain_part
 
@@ -64,7 +65,7 @@ def read_checkpoint_config(arguments: Sequence[str]) -> CheckpointConfig | None:
     hparams = checkpoint.get("hyper_parameters", {})
     beside = _file_beside(Path(path))
     if beside is not None and ("_instantiator" in hparams or not hparams):
-        return _config(yaml.safe_load(beside.read_text(encoding="utf-8")), str(beside))
+        return _config(merged(read_config(str(beside))), str(beside))
     settings = {}
     for key, part in (
         ("model", hparams),
@@ -166,9 +167,8 @@ def _given_keys(arguments: Sequence[str]) -> set[str]:
     keys = {argument.partition("=")[0][2:] for argument in arguments if argument[:2] == "--"}
     for flag, layer in pairwise(arguments):
         if flag == "-c":
-            is_file = "\n" not in layer and Path(layer).is_file()
-            content = Path(layer).read_text(encoding="utf-8") if is_file else layer
-            keys.update(_keys(yaml.safe_load(content)))
+            for each in read_config(layer):
+                keys.update(_keys(each.content))
     return {key.replace(".init_args", "") for key in keys}
 
 
