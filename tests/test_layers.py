@@ -6,8 +6,9 @@ import re
 import pytest
 from jsonargparse import capture_parser
 
+from weince_lightning.checkpoints.record import RunSettings
 from weince_lightning.cli.arguments import UsageError, complete_arguments, read_config
-from weince_lightning.cli.checkpoint_config import CheckpointConfig, with_checkpoint_config
+from weince_lightning.cli.checkpoint_config import with_checkpoint_config
 from weince_lightning.cli.encoder_arguments import sort_arguments
 from weince_lightning.cli.lightning_cli import WeinceCLI
 from weince_lightning.layers import merged, packaged_configs, read_layers
@@ -117,7 +118,7 @@ BROKEN = {
         lambda layer: complete_arguments(["fit", "-c", layer]),
         lambda layer: sort_arguments(["a.ckpt", "-c", layer], ["data"]),
         lambda layer: with_checkpoint_config(
-            ["fit", "--ckpt_path", "a.ckpt", "-c", layer], CheckpointConfig({}, {}, "a.ckpt")
+            ["fit", "--ckpt_path", "a.ckpt", "-c", layer], RunSettings({}, {}, "a.ckpt")
         ),
     ],
     ids=["fit", "evaluate", "resumed"],
