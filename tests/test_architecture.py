@@ -18,7 +18,7 @@ ALLOWED = {
     "__init__": {"losses", "module"},
     "__main__": {"cli"},
     "callbacks": PURE,
-    "checkpoints": {"networks"},
+    "checkpoints": {"networks", "yaml_files"},
     "data": {"distributed", "functional"},
     "diagnostics": PURE,
     "distributed": set(),
@@ -26,11 +26,13 @@ ALLOWED = {
     "extremes": set(),
     "functional": set(),
     "integrations": {"distributed", "functional", "losses", "module"},
+    "layers": {"yaml_files"},
     "losses": {"distributed", "functional"},
     "module": {"checkpoints", "losses", "networks"},
     "networks": set(),
     "reporting": {"checkpoints", "sweeps"},
-    "sweeps": {"checkpoints"},
+    "sweeps": {"checkpoints", "layers", "yaml_files"},
+    "yaml_files": set(),
 }
 """The parts that each part may import, itself aside; the command may import all."""
 

@@ -3,13 +3,13 @@
 import itertools
 import json
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import yaml
+from weince_lightning.yaml_files import YAMLFileError, load, read_text
 
 _KEYS = ("layers", "options", "seeds", "baseline", "arms", "evaluation", "paper")
 _ARM_KEYS = ("label", "layers", "options", "grid")
@@ -170,9 +170,11 @@ def read_sweep(path: str | Path) -> Sweep:
     """
     path = Path(path)
     try:
-        return _sweep(yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SweepError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+        content = load(read_text(path), path)
+    except YAMLFileError as error:
+        raise SweepError(str(error)) from error
+    try:
+        return _sweep(content)
     except SweepError as error:
         raise SweepError(f"{path}: {error}") from None
 
@@ -329,15 +331,3 @@ def _in_a_file_name(value: Any) -> str:
 
 def _typed(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):  # type: ignore[misc]
-    """Refuses a key given twice, of which YAML would silently take the last."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        merge = "tag:yaml.org,2002:merge"  # `<<` may well give what is given here
-        keys = [self.construct_object(key, True) for key, _ in node.value if key.tag != merge]
-        if repeated := _repeated(keys):
-            raise SweepError(f"line {node.start_mark.line + 1}: {repeated[0]!r} is given twice.")
-        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
-        return mapping
