@@ -18,8 +18,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 NAME = "weince_lightning"
 
 FLOORS = (
-    {"functional", "extremes", "distributed", "networks"},
-    {"losses", "data", "checkpoints"},
+    {"functional", "extremes", "distributed", "networks", "yaml_files"},
+    {"losses", "data", "checkpoints", "layers"},
     {"module", "integrations", "sweeps"},
     {"evaluation", "reporting"},
     {"callbacks", "diagnostics"},

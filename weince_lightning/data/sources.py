@@ -117,7 +117,8 @@ def read_tiny_imagenet(data_dir: Path, split: str) -> Images:
     """
     folder = _folder(data_dir, "tiny-imagenet-200")
     _require(folder, ["wnids.txt"])
-    classes = {name: i for i, name in enumerate((folder / "wnids.txt").read_text().split())}
+    names = (folder / "wnids.txt").read_text("utf-8-sig").split()
+    classes = {name: i for i, name in enumerate(names)}
     if split == "train":
         _require(folder, [f"train/{name}/images" for name in classes])
         found = [
@@ -130,7 +131,7 @@ def read_tiny_imagenet(data_dir: Path, split: str) -> Images:
         _refuse_missing(folder / "train", empty)
     else:
         _require(folder, ["val/val_annotations.txt", "val/images"])
-        lines = (folder / "val" / "val_annotations.txt").read_text().splitlines()
+        lines = (folder / "val" / "val_annotations.txt").read_text("utf-8-sig").splitlines()
         named = [line.split("\t")[:2] for line in lines]
         found = [(str(folder / "val" / "images" / name), classes[wnid]) for name, wnid in named]
         present = {path.name for path in (folder / "val" / "images").iterdir()}

@@ -1,14 +1,13 @@
 """Sweep files, read and checked."""
 
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from weince_lightning.sweeps.plan import Arm, PaperNumber, Sweep, SweepError
+from weince_lightning.yaml_files import YAMLFileError, load, read_text
 
 _KEYS = ("layers", "options", "seeds", "baseline", "arms", "evaluation", "paper")
 _ARM_KEYS = ("label", "layers", "options", "grid")
@@ -51,12 +50,14 @@ def read_sweep(path: str | Path) -> Sweep:
     """
     path = Path(path)
     try:
-        plan = _sweep(yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SweepError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+        source = read_text(path)
+        content = load(source, path)
+    except YAMLFileError as error:
+        raise SweepError(str(error)) from error
+    try:
+        return replace(_sweep(content), source=source)
     except SweepError as error:
         raise SweepError(f"{path}: {error}") from None
-    return replace(plan, source=path.read_text(encoding="utf-8"))
 
 
 def _sweep(content: Any) -> Sweep:
@@ -183,15 +184,3 @@ def _is_pair(pair: Any) -> bool:
 
 def _repeated(values: Sequence[Any]) -> list[Any]:
     return [value for number, value in enumerate(values) if value in values[:number]]
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):  # type: ignore[misc]
-    """Refuses a duplicate key, of which YAML would silently take the last."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        merge = "tag:yaml.org,2002:merge"  # `<<` may well give what is given here
-        keys = [self.construct_object(key, True) for key, _ in node.value if key.tag != merge]
-        if repeated := _repeated(keys):
-            raise SweepError(f"line {node.start_mark.line + 1}: {repeated[0]!r} is given twice.")
-        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
-        return mapping
