@@ -207,7 +207,7 @@ def open_module_checkpoint(
     if not checkpoint.is_lightning:
         raise CheckpointError(
             f"{checkpoint.source} must be a checkpoint that Lightning wrote, got other contents. "
-            "The encoder of plain weights is read by weince_lightning.checkpoints.load_encoder."
+            "The encoder of plain weights is read by load_encoder of the checkpoints package."
         )
     return checkpoint
 
