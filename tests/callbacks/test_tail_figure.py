@@ -80,7 +80,7 @@ def test_the_shares_are_means_over_the_anchors_of_autograd_shares(generator):
         similarity = scores.similarity.clone().requires_grad_()
         part = scores._replace(similarity=similarity)
         weince(part, gate, terms.tail.shape, 0.2).sum().backward()
-        sizes = scores.fill_others_(similarity.grad.abs(), 0.0).sort(1, descending=True).values
+        sizes = scores.fill_excluded_(similarity.grad.abs(), 0.0).sort(1, descending=True).values
         shares = sizes.cumsum(1)[:, [0, 3, 7]] / sizes.sum(1, keepdim=True)  # of 78 negatives
         np.testing.assert_allclose(found, shares.mean(dim=0), rtol=1e-9)
 

@@ -1,4 +1,4 @@
-"""What WEINCE saw in the batch's tails, and how it blended the two links."""
+"""Logging of the tail evidence and of the gate of WEINCE."""
 
 from collections.abc import Mapping
 from typing import Any
