@@ -154,4 +154,4 @@ def _draw_shares(axes: Axes, picture: TailPicture) -> None:
     axes.set_ylabel("share of the gradient in %")
     axes.legend(loc="upper left")
     axes.margins(y=0.15)
-    axes.grid(visible=False, axis="x")
+    axes.grid(visible=False)
