@@ -40,7 +40,7 @@ LEAST_SHARED = 2**19
 class _Block(NamedTuple):
     """Anchors of a group whose similarities are computed at once."""
 
-    index: int
+    group_index: int
     """Which group they belong to."""
     group: Candidates
     """The anchors of the block and their candidates."""
@@ -108,7 +108,7 @@ class Tiled:
 
     def score(self, block: _Block, scratch: Scratch) -> Scores:
         """Compute the scores of a block; the next block of a thread may overwrite them."""
-        key = block.index, block.rows.start
+        key = block.group_index, block.rows.start
         similarity = self._cache.get(key)
         if similarity is None:
             if self._caches:
@@ -174,14 +174,15 @@ class _Gradients:
         """
         anchors, candidates, extra = block.group.tensors
         shared = gradient if extra is None else gradient[:, : len(candidates)]
-        of_anchors = torch.mm(shared, candidates, out=self._of_anchors[block.index][block.rows])
+        out = self._of_anchors[block.group_index][block.rows]
+        of_anchors = torch.mm(shared, candidates, out=out)
         # Transposed, as (features, candidates): that product is a sixth faster on a CPU.
-        so_far = of_candidates.get(block.index)
+        so_far = of_candidates.get(block.group_index)
         if so_far is not None:
             so_far.addmm_(anchors.T, shared)
         elif candidates.requires_grad:  # keys of a memory bank need none
-            of_candidates[block.index] = anchors.T @ shared
-        of_extra = self._of_extra[block.index]
+            of_candidates[block.group_index] = anchors.T @ shared
+        of_extra = self._of_extra[block.group_index]
         if extra is not None and of_extra is not None:
             alone = gradient[:, len(candidates) :]
             of_anchors += torch.einsum("an,anf->af", alone, extra)
