@@ -239,7 +239,7 @@ class WEINCELoss(ContrastiveLoss):
         return Blend(1 - tail.gate, tail.gate * tail.shape)
 
     @torch.no_grad()
-    def _read_tail(self, scores: Whole | Tiled, anchors: list[int]) -> TailEvidence:
+    def _read_tail(self, scores: Whole | Tiled, anchor_counts: list[int]) -> TailEvidence:
         settings = self.gate if isinstance(self.gate, TailGate) else TailGate()
 
         def read(part: Scores, spare: Tensor) -> TailFit:
@@ -250,8 +250,8 @@ class WEINCELoss(ContrastiveLoss):
         if len(fits) > 1:
             fit = TailFit(*(torch.cat(column) for column in zip(*fits, strict=True)))
         rho, beta_hat, r_squared = fit.rho, fit.beta_hat, fit.r_squared
-        if len(anchors) > 1:
-            everyone = gather(torch.stack([rho, beta_hat, r_squared], dim=1), anchors)
+        if len(anchor_counts) > 1:
+            everyone = gather(torch.stack([rho, beta_hat, r_squared], dim=1), anchor_counts)
             rho, beta_hat, r_squared = everyone.unbind(dim=1)
         rho0 = reference_hardness(rho, settings.rho_quantile)
         if isinstance(self.gate, TailGate):

@@ -5,8 +5,9 @@ import shlex
 from pathlib import Path
 
 from weince_lightning.checkpoints.files import whole_file
+from weince_lightning.figures import encode
 from weince_lightning.reporting.comparison import DEFAULT_SELECT, Comparison
-from weince_lightning.reporting.figure import as_png, draw
+from weince_lightning.reporting.figure import draw
 from weince_lightning.reporting.latex import table
 from weince_lightning.reporting.markdown import page
 from weince_lightning.reporting.records import as_csv, as_record
@@ -36,7 +37,7 @@ def write_report(
         "md": page(comparison, command).encode(),
         "csv": as_csv(comparison).encode(),
         "tex": table(comparison, command).encode(),
-        "png": as_png(draw(comparison)),
+        "png": encode(draw(comparison), "png"),
     }
     files = [Path(folder) / f"report.{suffix}" for suffix in contents]
     for file, content in zip(files, contents.values(), strict=True):
