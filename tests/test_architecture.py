@@ -19,6 +19,7 @@ ALLOWED = {
     "__main__": {"cli"},
     "callbacks": PURE,
     "checkpoints": {"networks"},
+    "checks": set(),
     "data": {"distributed", "functional"},
     "diagnostics": PURE,
     "distributed": set(),
@@ -32,7 +33,7 @@ ALLOWED = {
     "reporting": {"checkpoints", "sweeps"},
     "sweeps": {"checkpoints"},
 }
-"""The parts that each part may import, itself aside; the command may import all."""
+"""The parts that each part may import, itself and the checks aside; the command may import all."""
 
 
 def part_of(file: Path) -> str:
@@ -69,7 +70,7 @@ def third_parties(tree: ast.AST) -> set[str]:
 def test_imports_follow_the_arrows(file, tree):
     part = part_of(file)
     if part != "cli":
-        assert own_parts(tree) - {part} <= ALLOWED[part]
+        assert own_parts(tree) - {part, "checks"} <= ALLOWED[part]
 
 
 def test_functional_needs_torch_alone():
@@ -78,6 +79,10 @@ def test_functional_needs_torch_alone():
             assert third_parties(tree) <= (
                 {"torch", "numpy"} if file.name in ("splits.py", "tails.py") else {"torch"}
             )
+
+
+def test_checks_need_python_alone():
+    assert third_parties(ast.parse((PACKAGE / "checks.py").read_text(encoding="utf-8"))) == set()
 
 
 def test_extremes_needs_numpy_and_scipy_alone():

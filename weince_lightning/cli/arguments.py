@@ -1,7 +1,6 @@
 """What the command line says before Lightning reads it: packaged configurations, defaults, help."""
 
 import argparse
-import difflib
 import re
 import sys
 from collections.abc import Sequence
@@ -9,6 +8,8 @@ from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
+
+from weince_lightning.checks import did_you_mean, nearest_words
 
 DEFAULT_CONFIG = "digits"
 
@@ -118,7 +119,7 @@ def find_config(name: str) -> str:
     wanted = name.removesuffix(".yaml")
     if wanted in known:
         return str(known[wanted])
-    near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.0)[0]
+    near = nearest_words(wanted, known, cutoff=0.0)[0]
     raise UsageError(
         f"-c must name a YAML file or a packaged configuration, got {name!r}. "
         f"The nearest packaged one is {near!r}."
@@ -140,8 +141,7 @@ def complete_arguments(arguments: Sequence[str]) -> list[str]:
     """
     command, layers, options = arguments[0], list[str](), list[str]()
     if command not in COMMANDS:
-        near = difflib.get_close_matches(command, COMMANDS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(command, COMMANDS, quote="'")
         raise UsageError(
             f"the command must be one of {', '.join(COMMANDS)}, got {command!r}.{hint} "
             "See weince --help."

@@ -1,6 +1,5 @@
 """Errors of the command line in a line or two, with the nearest known name."""
 
-import difflib
 import inspect
 import os
 import pkgutil
@@ -11,6 +10,8 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from lightning.pytorch.cli import LightningArgumentParser
+
+from weince_lightning.checks import did_you_mean
 
 # What jsonargparse reports inside a tree of all types that an argument might have had.
 _UNKNOWN_ARGUMENT = re.compile(
@@ -65,11 +66,12 @@ def _essence(message: str, options: Iterable[str]) -> str:
         # The innermost class is the one that was meant.
         class_path, name = unknown[-1]
         known = inspect.signature(pkgutil.resolve_name(class_path)).parameters
-        return f"{class_path} has no argument {name!r}.{_hint(name, known)}"
+        return f"{class_path} has no argument {name!r}." + did_you_mean(name, known, "'")
     if option := _UNKNOWN_OPTION.search(message):
         name = option[1]
         keys = [key.removeprefix("--") for key in options]
-        hint = _hint(name, keys) or _hint(name.partition(".")[0], keys)
+        section = name.partition(".")[0]
+        hint = did_you_mean(name, keys, "'") or did_you_mean(section, keys, "'")
         return f"there is no option {name!r}.{hint}"
     if wrong := _WRONG_VALUE.findall(message):
         key, problem = wrong[-1]
@@ -96,8 +98,3 @@ def _innermost(message: str) -> str | None:
     names = names.replace("NoneType", "null").replace(" | ", " or ")
     hint = " A class is named by its import path." if "import path" in tree else ""
     return f"{key} must be one of {names}, got {value!r}.{hint}"
-
-
-def _hint(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""

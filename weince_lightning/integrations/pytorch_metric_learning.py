@@ -6,7 +6,7 @@ from pytorch_metric_learning.losses import BaseMetricLossFunction
 from torch import Tensor
 
 from weince_lightning.distributed import world_size
-from weince_lightning.functional.checks import check_labelled
+from weince_lightning.functional.inputs import check_labelled
 from weince_lightning.losses import TailGate, TailShape, WEINCELoss
 
 

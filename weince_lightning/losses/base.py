@@ -8,15 +8,21 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
+from weince_lightning.checks import check_choice, check_flag, check_integer
 from weince_lightning.distributed import gather, rank, world_size
 from weince_lightning.functional.candidates import Candidates, Scores
-from weince_lightning.functional.checks import check_batch, check_labelled
 from weince_lightning.functional.contrastive import (
     Objective,
     Whole,
     negated_similarities,
 )
 from weince_lightning.functional.fused import Blend
+from weince_lightning.functional.inputs import (
+    check_batch,
+    check_labelled,
+    check_temperature,
+    check_temperature_tensor,
+)
 from weince_lightning.functional.layouts import (
     Labelled,
     Layout,
@@ -32,13 +38,6 @@ from weince_lightning.functional.tails import (
 )
 from weince_lightning.functional.tiled import Tiled
 from weince_lightning.functional.vectors import unit_vectors
-from weince_lightning.losses.checks import (
-    check_choice,
-    check_flag,
-    check_integer,
-    check_temperature,
-    check_temperature_tensor,
-)
 from weince_lightning.losses.exchange import gather_labelled, gather_views
 from weince_lightning.losses.links import WeibitLink
 from weince_lightning.losses.parts import TopMTerm

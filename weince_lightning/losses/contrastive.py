@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from weince_lightning.checks import check_choice, check_number
 from weince_lightning.distributed import gather
 from weince_lightning.functional.candidates import Candidates, Scores
 from weince_lightning.functional.contrastive import (
@@ -22,10 +23,6 @@ from weince_lightning.functional.shapes import batch_shape
 from weince_lightning.functional.tails import TailFit
 from weince_lightning.functional.tiled import Tiled
 from weince_lightning.losses.base import ContrastiveLoss
-from weince_lightning.losses.checks import (
-    check_choice,
-    check_number,
-)
 from weince_lightning.losses.links import Link, SoftmaxLink, WeibitLink, check_link
 from weince_lightning.losses.parts import TailGate, TailShape, TopMTerm
 from weince_lightning.losses.results import TailEvidence

@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from weince_lightning.checks import check_flag
 from weince_lightning.losses import WEINCELoss
-from weince_lightning.losses.checks import check_flag
 from weince_lightning.module.contrastive import ContrastiveModule, Stage
 from weince_lightning.module.optimizers import OptimizerName, Schedule
 from weince_lightning.networks.text import Pooling, TextEncoder
