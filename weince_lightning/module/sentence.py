@@ -33,6 +33,8 @@ class SentenceModule(ContrastiveModule):
     --ckpt_path CHECKPOINT --data.predict_file FILE`` writes, in the order of its lines, and
     ``Trainer.predict`` returns with :class:`~weince_lightning.data.SentenceData`.
 
+    The other arguments are those of :class:`ContrastiveModule`.
+
     Args:
         encoder: Local folder of a pretrained encoder of transformers, or the name of an
             architecture such as "bert", which then begins with random weights. A checkpoint needs
@@ -46,12 +48,6 @@ class SentenceModule(ContrastiveModule):
         pooling: "cls": the output at the first token; "mean": the mean over all tokens.
         has_head: Whether there is a head in training, as in SimCSE; without, the loss sees the
             features.
-        learning_rate: As for :class:`ContrastiveModule`.
-        weight_decay: As for :class:`ContrastiveModule`.
-        optimizer: As for :class:`ContrastiveModule`.
-        schedule: "linear" falls to 0 at the end; else as for :class:`ContrastiveModule`.
-        warmup_fraction: As for :class:`ContrastiveModule`.
-        micro_batch_size: As for :class:`ContrastiveModule`.
 
     Raises:
         TypeError: If an argument is of the wrong kind.
