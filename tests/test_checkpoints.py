@@ -325,9 +325,9 @@ def test_a_class_that_is_not_imported_is_named(tmp_path):
         ),
         (
             {"backbone": "resnet18", "projection_dim": 32},
-            r"backbone convnet instead of resnet18, projection_dim 64 instead of 32\.$",
+            "backbone convnet instead of resnet18, .*projection_dim 64 instead of 32",
         ),
-        ({"projection_dim": 32}, r"projection_dim 64 instead of 32\.$"),
+        ({"projection_dim": 32}, "projection_dim 64 instead of 32"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_explained(tmp_path, saved_queue, arguments, message):
