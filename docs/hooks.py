@@ -1,7 +1,7 @@
-"""What mkdocs does not do by itself: the README as a page, and formulas without a network.
+"""What mkdocs does not do by itself: pages from the root, and formulas without a network.
 
-The README stays where it is, and is a page of the site; links that lead out of ``docs/`` to it lead
-to that page. Formulas become MathML, which browsers show by themselves.
+The files of :data:`PAGES` stay where they are, and are pages of the site; links that lead out of
+``docs/`` to them lead to those pages. Formulas become MathML, which browsers show by themselves.
 """
 
 import html
@@ -16,32 +16,38 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-PAGE = "readme.md"
-"""Where the README stands in the site."""
+PAGES = {
+    "README.md": "readme.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
+"""Files of the root, and where they stand in the site."""
 
 _LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s]+)\)")
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the README as a page."""
-    text = (Path(config.config_file_path).parent / "README.md").read_text(encoding="utf-8")
-    page = File.generated(config, PAGE, content=_LINK.sub(_into_the_site, text))
-    files.append(page)
+    """Add the files of the root as pages."""
+    root = Path(config.config_file_path).parent
+    for name, page in PAGES.items():
+        content = _LINK.sub(_into_the_site, (root / name).read_text(encoding="utf-8"))
+        files.append(File.generated(config, page, content=content))
     return files
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
-    """Let links to the README lead to its page."""
+    """Let links to files of the root lead to their pages."""
     folder = posixpath.dirname(page.file.src_uri)
 
     def lead(match: re.Match[str]) -> str:
         target, hash_sign, anchor = match[2].partition("#")
-        if posixpath.normpath(posixpath.join("docs", folder, target)) != "README.md":
+        name = posixpath.normpath(posixpath.join("docs", folder, target))
+        if name not in PAGES:
             return match[0]
-        return f"{match[1]}({posixpath.relpath(PAGE, folder or '.')}{hash_sign}{anchor})"
+        return f"{match[1]}({posixpath.relpath(PAGES[name], folder or '.')}{hash_sign}{anchor})"
 
-    return markdown if page.file.src_uri == PAGE else _LINK.sub(lead, markdown)
+    return markdown if page.file.src_uri in PAGES.values() else _LINK.sub(lead, markdown)
 
 
 def on_page_content(content: str, **_: Any) -> str:
@@ -50,11 +56,13 @@ def on_page_content(content: str, **_: Any) -> str:
 
 
 def _into_the_site(match: re.Match[str]) -> str:
-    """Rewrite a link of the README: to a page of the site, or, to another file, its text alone."""
+    """Rewrite a link of a root file: to a page of the site, or, to another file, its text alone."""
     label, target = match[1], match[2]
     if "://" in target or target.startswith("#"):
         return match[0]
     path = os.path.normpath(target.partition("#")[0])
+    if path in PAGES:
+        return f"{label}({PAGES[path]})"
     if path.startswith("docs/"):
         inside = path.removeprefix("docs/")
         inside = f"{inside}/README.md" if "." not in posixpath.basename(inside) else inside

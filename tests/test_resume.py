@@ -17,6 +17,7 @@ from processes import WITH_TQDM, Python, run_ranks
 from resumed_runs import assert_same, differences, logged, make_module, train
 from torch.utils.data import DataLoader, Subset
 
+from weince_lightning.callbacks import InterruptCheckpoint
 from weince_lightning.cli import main
 from weince_lightning.data import VisionData
 
@@ -95,6 +96,23 @@ def test_lightnings_checkpoint_on_sigterm_resumes_exactly(tmp_path):
         train(folder, extra=[Terminate(), OnExceptionCheckpoint(folder, "terminated")])
     resumed = train(tmp_path, folder / "terminated.ckpt")
     assert_same(resumed, expected, step=2)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_plain_trainer_saves_at_a_signal_and_resumes_exactly(signum, tmp_path):
+    class Interrupt(Callback):
+        def on_train_batch_start(self, trainer, *rest):
+            if trainer.global_step == 1:
+                signal.raise_signal(signum)
+
+    expected = train(tmp_path)
+    # Not the last that is given: it makes itself the last.
+    interrupt = InterruptCheckpoint()
+    with pytest.raises(SIGTERMException):
+        train(tmp_path / "stopped", extra=[interrupt, Interrupt()])
+    assert interrupt.path == tmp_path / "stopped" / "interrupted.ckpt"
+    assert interrupt.signum == signum
+    assert_same(train(tmp_path, interrupt.path), expected, step=2)
 
 
 def test_loading_a_model_leaves_the_random_numbers_alone(whole):

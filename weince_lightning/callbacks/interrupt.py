@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from weince_lightning.cli.run_files import checkpoint_folder, log_folder
+from weince_lightning.callbacks.run_files import checkpoint_folder, log_folder
 
 CHECKPOINT_NAME = "interrupted.ckpt"
 SECONDS_BETWEEN_QUESTIONS = 1.0
@@ -35,7 +35,12 @@ class InterruptCheckpoint(Callback):
     Several processes must stop after the same step, so they tell each other of signals about once a
     second; it is enough that one of them receives it.
 
-    This must be the last callback: what others do at the end of a step belongs to it.
+    It makes itself the last callback: what others do at the end of a step belongs to it.
+
+    ``Trainer.fit`` then ends with Lightning's ``SIGTERMException``, which is a ``SystemExit``. With
+    the same number of processes and threads, ``trainer.fit(module, data, ckpt_path=path)`` goes on
+    to the weights of a training without a stop, to the last bit; in the middle of an epoch too, if
+    the data module is one of this package.
 
     Attributes:
         path: The checkpoint that was saved, if any.
@@ -54,6 +59,12 @@ class InterruptCheckpoint(Callback):
         self._presses = 0
         self._steps_to_question = self._steps_between_questions = 1
         self._last_question = 0.0
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Become the last callback."""
+        # A new list: Lightning is going through the old one.
+        others = [callback for callback in trainer.callbacks if callback is not self]  # type: ignore[attr-defined]
+        trainer.callbacks = [*others, self]  # type: ignore[attr-defined]
 
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take over both signals from Lightning, which gives them back at the end."""

@@ -7,13 +7,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from weince_lightning.checkpoints.files import CheckpointError, read_checkpoint
-from weince_lightning.checkpoints.layouts import (
-    Layout,
-    describe_by_shapes,
-    find_state,
-    split_state,
-)
+from weince_lightning.checkpoints.files import CheckpointError
+from weince_lightning.checkpoints.layouts import Layout, describe_by_shapes, split_state
+from weince_lightning.checkpoints.record import Checkpoint, open_checkpoint
 from weince_lightning.networks import build_encoder
 
 
@@ -52,13 +48,14 @@ class EncoderWeights(NamedTuple):
         return None if is_told or self.arguments["backbone"] != "resnet50" else "v1_stride"
 
 
-def read_encoder(path: str | Path, **arguments: Any) -> EncoderWeights:
+def read_encoder(source: str | Path | Checkpoint, **arguments: Any) -> EncoderWeights:
     """Read an encoder's weights and what is known of it.
 
     Args:
-        path: A checkpoint of a ``ContrastiveModule``, of the paper's released code
+        source: A checkpoint of a ``ContrastiveModule``, of the paper's released code
             (``encoder.*``, ``projector.*``) or of lightly's SimCLR, or the weights of a model of
             torchvision or timm; a ``state_dict`` may stand alone or under "state_dict" or "model".
+            A path, or what :func:`~weince_lightning.checkpoints.open_checkpoint` returned.
         **arguments: Arguments of :func:`weince_lightning.networks.build_encoder`, as far as you
             know better than the file; None says nothing.
 
@@ -69,27 +66,29 @@ def read_encoder(path: str | Path, **arguments: Any) -> EncoderWeights:
         FileNotFoundError: If there is no such file.
         CheckpointError: If it can not be read or holds no weights of an encoder of images.
     """
-    checkpoint = read_checkpoint(path)
-    if {"encoder", "encoder_options", "pooling"} <= set(_hyper_parameters(checkpoint)):
+    checkpoint = open_checkpoint(source)
+    path = checkpoint.source
+    if checkpoint.holds_sentence_encoder:
         raise CheckpointError(
             f"{path} must hold an encoder of images, got one of sentences. `weince validate "
             f"--ckpt_path {path}` gives its numbers; in Python, "
             "SentenceModule.load_from_checkpoint(path).backbone.model.save_pretrained(folder) "
             "writes it for transformers."
         )
-    layout, encoder, head, left_out = split_state(find_state(checkpoint))
+    layout, encoder, head, left_out = split_state(checkpoint.state)
     if not encoder:
-        raise CheckpointError(f"{path} must hold weights by name, got {_content(checkpoint)}.")
+        content = _content(checkpoint.content)
+        raise CheckpointError(f"{path} must hold weights by name, got {content}.")
     known = _settings(checkpoint) or _by_shapes(layout, encoder)
     given = {name: value for name, value in arguments.items() if value is not None}
     if given.get("backbone", known.get("backbone")) != known.get("backbone"):
         # Another backbone than was found has other options.
         known = {name: known[name] for name in ("in_channels", "image_size") if name in known}
-    return EncoderWeights(Path(path), layout, encoder, head, left_out, known | given)
+    return EncoderWeights(checkpoint.path, layout, encoder, head, left_out, known | given)
 
 
 def load_encoder(
-    path: str | Path, backbone: str | nn.Module | None = None, **arguments: Any
+    source: str | Path | Checkpoint, backbone: str | nn.Module | None = None, **arguments: Any
 ) -> nn.Module:
     """Build the encoder of a checkpoint and load its weights.
 
@@ -100,7 +99,7 @@ def load_encoder(
     the stem for small images, ``v1_stride`` must say.
 
     Args:
-        path: See :func:`read_encoder`.
+        source: See :func:`read_encoder`.
         backbone: The name of the backbone where it can not be found, or a module for its weights.
         **arguments: Further arguments of :func:`weince_lightning.networks.build_encoder`, such as
             ``v1_stride=True``, where they can not be found or to overrule what was found.
@@ -122,7 +121,7 @@ def load_encoder(
         >>> load_encoder(f"{folder.name}/grey.pt")(torch.zeros(2, 1, 32, 32)).shape
         torch.Size([2, 512])
     """
-    return build_known(read_encoder(path, backbone=backbone, **arguments))
+    return build_known(read_encoder(source, backbone=backbone, **arguments))
 
 
 def build_known(weights: EncoderWeights) -> nn.Module:
@@ -157,16 +156,9 @@ _WHY_UNKNOWN = {
 }
 
 
-def _hyper_parameters(checkpoint: object) -> Mapping[str, Any]:
-    """Return what Lightning saved of a module's arguments."""
-    found = checkpoint.get("hyper_parameters") if isinstance(checkpoint, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
-
-
-def _settings(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the arguments that a module of ours saved, which may lack the backbone."""
-    decided = (checkpoint.get("weince_lightning") or {}).get("decided_by_subclass", {})
-    settings = {**decided, **_hyper_parameters(checkpoint)}
+    settings = checkpoint.module_settings
     if not {"in_channels", "image_size", "backbone_options"} <= set(settings):
         return {}
     known = {"in_channels": settings["in_channels"], "image_size": settings["image_size"]}

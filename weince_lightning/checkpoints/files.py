@@ -38,25 +38,31 @@ _DAMAGE = (
 
 
 class CheckpointError(ValueError):
-    """A file that can not be used as a checkpoint; the message is one line."""
+    """A file that cannot be used as a checkpoint; the message is one line."""
 
 
-def read_checkpoint(path: str | Path) -> Any:
-    """Read a checkpoint without running code that it may hold.
+class ForeignClassError(CheckpointError):
+    """A checkpoint with objects of other classes than tensors and plain values."""
+
+
+def read_checkpoint(path: str | Path, weights_only: bool = True) -> Any:
+    """Read a checkpoint, by default without running code that it may hold.
 
     Tensors are mapped from the file where its format allows it: what is not used is not read into
     memory. So the file must stay as it is for as long as they are in use.
 
     Args:
         path: A file of ``torch.save`` or, ending in ``.safetensors``, of safetensors.
+        weights_only: False allows objects of other classes, which can run code.
 
     Returns:
         What was saved, on the CPU.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        CheckpointError: If it is a folder or damaged, or holds objects of other classes than
-            tensors and plain values.
+        CheckpointError: If it is a folder or damaged.
+        ForeignClassError: A CheckpointError, if it holds objects of other classes than tensors and
+            plain values.
         ModuleNotFoundError: If it is a safetensors file and safetensors is not installed.
 
     Example:
@@ -71,10 +77,10 @@ def read_checkpoint(path: str | Path) -> Any:
         return _read_safetensors(path)
     is_zip = _check_bytes(path)
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+        return torch.load(path, map_location="cpu", weights_only=weights_only, mmap=is_zip)
     except _DAMAGE as error:
         if refused := _REFUSED_CLASS.search(str(error)):
-            raise CheckpointError(
+            raise ForeignClassError(
                 f"{_named(path)} holds an object of the class {refused[1]}, which could run code "
                 "when it is loaded. Save it again as a state_dict (tensors and plain values)."
             ) from error

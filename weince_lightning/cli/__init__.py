@@ -4,12 +4,13 @@ Lightning loads only after the arguments have been read, so that help and misspe
 configurations cost no seconds.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 
 from weince_lightning.cli.arguments import UsageError, complete_arguments, help_text
+from weince_lightning.cli.version import print_versions
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -26,13 +27,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not given or given[0] in ("-h", "--help", "help"):
         sys.stdout.write(help_text())
         return
-    if given[0] == "--version":
-        sys.stdout.write(f"weince {version('weince-lightning')}\n")
-        return
     # As with `python -m`: classes of a project in the working folder can be named.
     sys.path.insert(0, "")
+    logger, notes = logging.getLogger("weince_lightning"), _Notes(logging.INFO)
+    logger.setLevel(logging.INFO)
+    logger.addHandler(notes)
     try:
-        _run(complete_arguments(given))
+        if given[0] == "--version":
+            print_versions()
+        else:
+            _run(complete_arguments(given))
     except UsageError as error:
         sys.stderr.write(f"weince: error: {error}\n")
         raise SystemExit(2) from None
@@ -46,6 +50,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.stderr.write("\nweince: interrupted before training began; nothing was written.\n")
         raise SystemExit(130) from None
+    finally:
+        logger.removeHandler(notes)
+
+
+class _Notes(logging.Handler):
+    """Shows what functions of this package say while they work."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a warning to standard error, and other notes among the results."""
+        if record.levelno >= logging.WARNING:
+            sys.stderr.write(f"weince: {record.getMessage()}\n")
+        else:
+            sys.stdout.write(f"\n{record.getMessage()}\n")
 
 
 def _run(arguments: list[str]) -> None:

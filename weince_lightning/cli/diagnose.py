@@ -1,13 +1,10 @@
 """``weince diagnose``: is the tail of an encoder's hard negatives Weibull?"""
 
-import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from weince_lightning.checkpoints.files import whole_file
 from weince_lightning.cli.arguments import UsageError
 from weince_lightning.cli.encoder_arguments import (
     Given,
@@ -23,25 +20,16 @@ from weince_lightning.cli.encoder_arguments import (
 from weince_lightning.cli.messages import say
 from weince_lightning.cli.parser import ConciseParser
 from weince_lightning.cli.run_files import shown
-from weince_lightning.diagnostics.diagnosis import Diagnosis, diagnose
+from weince_lightning.diagnostics import Diagnosis, diagnose, diagnose_encoder, pronounce
 from weince_lightning.diagnostics.embedding_files import (
     holds_embeddings,
     in_words_of_files,
+    open_source,
     read_embeddings,
 )
-from weince_lightning.diagnostics.embeddings import Embeddings
-from weince_lightning.diagnostics.encoders import (
-    HUBS,
-    Encoder,
-    build_hub_encoder,
-    embed,
-    read_checkpoint_encoder,
-)
-from weince_lightning.diagnostics.figures import draw
-from weince_lightning.diagnostics.page import render_page
-from weince_lightning.diagnostics.verdict import Verdict, pronounce
+from weince_lightning.diagnostics.encoders import HUBS, build_hub_encoder, read_checkpoint_encoder
+from weince_lightning.diagnostics.report import check_report_folder, write_report
 from weince_lightning.evaluation.progress import progress_bar
-from weince_lightning.functional.layouts import Layout
 
 _DESCRIPTION = """\
 Find out whether the tail of the hard negatives' similarities is what WEINCE takes it for: Weibull,
@@ -67,7 +55,7 @@ Writes report.html, diagnosis.json and the figures to ./diagnosis; a second run 
 """
 
 _OF_LAYERS = ("data", "device", "backbone", "v1_stride")
-KINDS: tuple[Literal["png", "svg"], ...] = ("png", "svg")
+_ARGUMENTS = {"name": "SOURCE", "output": "--output"}
 _SIDES = ("positives", "pairs", "ids")
 _EXPECTED = (OSError, ValueError, TypeError, RuntimeError, ImportError)
 
@@ -92,26 +80,23 @@ def diagnose_source(arguments: Sequence[str]) -> None:
         )
     source = given.positionals[0]
     try:
-        embeddings, what, options = _embeddings(parser, source, given)
-        folder = Path(options["output"])
-        _check_folder(folder)
-        found = diagnose(
-            embeddings, options["temperature"], options["quantile"], options["seed"], progress_bar
-        )
-    except ValueError as error:
-        raise UsageError(f"{source}: {in_words_of_files(error)}") from error
+        found, folder = _diagnose(parser, source, given)
+        page = write_report(found, folder, source)
+    except UsageError:
+        raise
+    except _EXPECTED as error:
+        text = in_words_of_files(error)
+        for ours, of_command in _ARGUMENTS.items():
+            text = text.replace(f"{ours} must be a", f"{of_command} must be a", 1)
+        raise UsageError(text if source in text else f"{source}: {text}") from error
     except KeyboardInterrupt:
         sys.stderr.write("\nweince: interrupted; nothing was written.\n")
         raise SystemExit(130) from None
-    verdict = pronounce(found)
     title = source if source.startswith(HUBS) else Path(source).name
-    try:
-        _write(folder, found, verdict, source, what)
-    except OSError as error:
-        raise UsageError(
-            f"--output must be a folder that can be written to, got {folder}: {error.strerror}."
-        ) from error
-    say(_summary(found, verdict, title, folder))
+    verdict = pronounce(found)
+    lines = [f"\n{title}: {verdict.headline}\n"]
+    lines += [f"  - {finding}\n" for finding in verdict.findings]
+    say("".join([*lines, f"Report: {shown(page)}\n"]))
 
 
 def _parser() -> ConciseParser:
@@ -153,122 +138,67 @@ def _parser() -> ConciseParser:
     return parser
 
 
-def _embeddings(
-    parser: ConciseParser, source: str, given: Given
-) -> tuple[Embeddings, str, dict[str, Any]]:
-    """Read or compute the embeddings; say what they are, and return the options."""
-    is_hub = source.startswith(HUBS)
+def _diagnose(parser: ConciseParser, source: str, given: Given) -> tuple[Diagnosis, Path]:
+    """Diagnose embeddings or an encoder; return the folder of the report too."""
+    if source.startswith(HUBS):
+        return _diagnose_encoder(parser, source, None, given)
     path = Path(source)
-    try:
-        if not is_hub and not path.is_file():
-            raise UsageError(
-                f"SOURCE must be a file, torchvision:NAME or timm:NAME, got {source}, which "
-                f"{'is a folder' if path.is_dir() else 'is not there'}."
-            )
-        if not is_hub and holds_embeddings(path):
-            if given.layers or any(option.startswith("--data") for option in given.options):
-                raise UsageError(
-                    f"-c and --data must not be given for {source}, which holds embeddings."
-                )
-            config, _ = read_options(parser, given)
-            options = _options(config, None)
-            files = {
-                name: None if getattr(config, name) is None else Path(getattr(config, name))
-                for name in _SIDES
-            }
-            embeddings = read_embeddings(path, options["layout"] or "views", **files)
-            if options["layout"] is not None and embeddings.second is None:
-                raise UsageError(
-                    f"--layout must not be given where no positives are known, got "
-                    f"{options['layout']} for {source}."
-                )
-            return embeddings, "embeddings", options
-        return _embed(parser, source, given)
-    except UsageError:
-        raise
-    except _EXPECTED as error:
-        text = in_words_of_files(error)
-        raise UsageError(text if source in text else f"{source}: {text}") from error
+    if not path.is_file():
+        raise UsageError(
+            f"SOURCE must be a file, torchvision:NAME or timm:NAME, got {source}, which "
+            f"{'is a folder' if path.is_dir() else 'is not there'}."
+        )
+    opened = open_source(path)
+    if not holds_embeddings(opened):
+        return _diagnose_encoder(parser, source, opened, given)
+    if given.layers or any(option.startswith("--data") for option in given.options):
+        raise UsageError(f"-c and --data must not be given for {source}, which holds embeddings.")
+    config, _ = read_options(parser, given)
+    folder = _folder(config)
+    files = {name: value and Path(value) for name in _SIDES for value in [getattr(config, name)]}
+    embeddings = read_embeddings(opened, config.layout or "views", **files)
+    if config.layout is not None and embeddings.second is None:
+        raise UsageError(
+            f"--layout must not be given where no positives are known, got {config.layout} for "
+            f"{source}."
+        )
+    temperature = 0.5 if config.temperature is None else config.temperature
+    found = diagnose(embeddings, temperature, config.quantile, config.seed, progress_bar)
+    return found, folder
 
 
-def _embed(
-    parser: ConciseParser, source: str, given: Given
-) -> tuple[Embeddings, str, dict[str, Any]]:
-    """Embed test images by an encoder."""
-    saved, settings = (None, {}) if source.startswith(HUBS) else saved_settings(Path(source), given)
+def _diagnose_encoder(
+    parser: ConciseParser, source: str, checkpoint: Any, given: Given
+) -> tuple[Diagnosis, Path]:
+    """Diagnose an encoder by test images; ``checkpoint`` is None for one of a hub."""
+    is_hub = checkpoint is None
+    saved, settings = (None, {}) if is_hub else saved_settings(checkpoint, given)
     check_data_given(source, given, settings)
     config, _ = read_options(parser, given, saved, settings)
     for name in _SIDES:
         if getattr(config, name) is not None:
             raise UsageError(f"--{name} must not be given for an encoder, whose views are known.")
+    folder = _folder(config)
     built = build(parser, config)
-    if source.startswith(HUBS):
+    if is_hub:
         encoder = build_hub_encoder(source, config.pretrained)
     else:
-        encoder = read_checkpoint_encoder(Path(source), built.backbone, built.v1_stride)
-    options = _options(config, encoder)
-    embeddings = embed(encoder, built.data, config.device, options["layout"], config.seed)
-    return embeddings, encoder.what, options
+        encoder = read_checkpoint_encoder(checkpoint, built.backbone, built.v1_stride)
+    found = diagnose_encoder(
+        encoder,
+        built.data,
+        temperature=config.temperature,
+        layout=config.layout,
+        quantile=config.quantile,
+        seed=config.seed,
+        device=config.device,
+        progress=progress_bar,
+    )
+    return found, folder
 
 
-def _options(config: Any, encoder: Encoder | None) -> dict[str, Any]:
-    temperature = config.temperature
-    if temperature is None:
-        temperature = encoder.temperature if encoder and encoder.temperature else 0.5
-    layout: Layout | None = config.layout
-    return {
-        "output": config.output,
-        "layout": layout,
-        "temperature": temperature,
-        "quantile": config.quantile,
-        "seed": config.seed,
-    }
-
-
-def _check_folder(folder: Path) -> None:
-    """Refuse to mix the report with files of other kinds."""
-    there = next(each for each in (folder, *folder.parents) if each.exists() or each.is_symlink())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        what = "can not be written to" if there.is_dir() else "is no folder"
-        raise UsageError(
-            f"--output must be a folder that can be written to, got {folder}: {there} {what}."
-        )
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / "diagnosis.json").is_file():
-        raise UsageError(
-            f"--output must be a new folder, an empty one or that of an earlier diagnosis, got "
-            f"{folder}, which holds other files."
-        )
-
-
-def _write(folder: Path, diagnosis: Diagnosis, verdict: Verdict, source: str, what: str) -> None:
-    """Write the report in the place of an earlier one, once all of it is there."""
-    numbers = {
-        "source": source,
-        "embeddings": what,
-        **diagnosis.numbers(),
-        "verdict": {"headline": verdict.headline, "findings": verdict.findings},
-    }
-    pictures = draw(diagnosis)
-    files = {
-        f"figures/{name}.{kind}": picture.render(kind)
-        for name, picture in pictures.items()
-        for kind in KINDS
-    }
-    files["report.html"] = render_page(diagnosis, verdict, pictures, source).encode()
-    # First: by it the folder is known as that of a diagnosis.
-    content = json.dumps(numbers, indent=2, allow_nan=False).encode() + b"\n"
-    files = {"diagnosis.json": content, **files}
-    (folder / "figures").mkdir(parents=True, exist_ok=True)
-    # An earlier report may have figures that this one has not.
-    for earlier in (folder / "figures").iterdir():
-        if f"figures/{earlier.name}" not in files and earlier.suffix[1:] in KINDS:
-            earlier.unlink()
-    for name, content in files.items():
-        with whole_file(folder / name) as file:
-            file.write(content)
-
-
-def _summary(diagnosis: Diagnosis, verdict: Verdict, title: str, folder: Path) -> str:
-    lines = [f"\n{title}: {verdict.headline}\n"]
-    lines += [f"  - {finding}\n" for finding in verdict.findings]
-    return "".join([*lines, f"Report: {shown(folder / 'report.html')}\n"])
+def _folder(config: Any) -> Path:
+    """Return the folder of the report, if it can be one."""
+    folder = Path(config.output)
+    check_report_folder(folder)
+    return folder

@@ -13,14 +13,11 @@ from jsonargparse import ActionConfigFile, DefaultHelpFormatter  # type: ignore[
 from lightning.pytorch import LightningDataModule
 from torch import nn
 
-from weince_lightning.checkpoints import read_checkpoint
+from weince_lightning.checkpoints.record import Checkpoint, RunSettings
 from weince_lightning.cli.arguments import UsageError, find_config
-from weince_lightning.cli.checkpoint_config import (
-    CheckpointConfig,
-    read_checkpoint_config,
-    report_overrides,
-)
+from weince_lightning.cli.checkpoint_config import report_overrides
 from weince_lightning.cli.parser import ConciseParser, refusal
+from weince_lightning.evaluation.saved_run import built_data_arguments, saved_backbone
 
 
 class _Formatter(RawDescriptionHelpFormatter, DefaultHelpFormatter):
@@ -136,7 +133,7 @@ def show_help_if_asked(parser: ConciseParser, arguments: Sequence[str]) -> None:
 def read_options(
     parser: ConciseParser,
     given: Given,
-    saved: CheckpointConfig | None = None,
+    saved: RunSettings | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> tuple[Any, dict[str, Any]]:
     """Read layers and options over the settings of a checkpoint, and name what overrides them.
@@ -177,12 +174,12 @@ def build(parser: ConciseParser, config: Any) -> Any:
 
 
 def saved_settings(
-    checkpoint: Path, given: Given
-) -> tuple[CheckpointConfig | None, dict[str, Any]]:
-    """Return what a checkpoint says of the run that wrote it, and of that the data and backbone.
+    checkpoint: Checkpoint, given: Given
+) -> tuple[RunSettings | None, dict[str, Any]]:
+    """Return the settings of the run that wrote a checkpoint, and those of its data and backbone.
 
     Args:
-        checkpoint: A file.
+        checkpoint: An open checkpoint.
         given: The command line.
 
     Returns:
@@ -191,24 +188,18 @@ def saved_settings(
     Raises:
         UsageError: If the checkpoint's data were built in Python and are not given.
     """
-    content = read_checkpoint(checkpoint)
-    if not isinstance(content, Mapping) or "pytorch-lightning_version" not in content:
+    run = checkpoint.run_settings() if checkpoint.is_lightning else None
+    if run is None:
         return None, {}
-    saved = read_checkpoint_config(["--ckpt_path", str(checkpoint)])
-    if saved is None:
-        return None, {}
-    for key, name in saved.built_in_python.items():
-        is_image = key.startswith("data.") and key != "data.transforms"  # which are for training
-        if is_image and not any(option.startswith(f"--{key}") for option in given.options):
+    for key, name in built_data_arguments(run).items():
+        if not any(option.startswith(f"--{key}") for option in given.options):
             raise UsageError(
-                f"--{key} must be given, by a class path: {checkpoint} was written with {name}, "
-                "built in Python, which can not be rebuilt from it."
+                f"--{key} must be given, by a class path: {checkpoint.source} was written with "
+                f"{name}, built in Python, which cannot be rebuilt from it."
             )
-    settings = {name: saved.settings[name] for name in ("data",) if name in saved.settings}
-    backbone = ((saved.settings.get("model") or {}).get("init_args") or {}).get("backbone")
-    if isinstance(backbone, Mapping):  # a class with arguments: not known to load_encoder
-        settings["backbone"] = backbone
-    return saved, settings
+    settings = {name: run.settings[name] for name in ("data",) if name in run.settings}
+    backbone = saved_backbone(run)
+    return run, settings if backbone is None else {**settings, "backbone": backbone}
 
 
 def check_data_given(source: object, given: Given, settings: Mapping[str, Any]) -> None:

@@ -2,11 +2,13 @@
 
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from weince_lightning.checkpoints import open_checkpoint
 from weince_lightning.cli.arguments import UsageError
 from weince_lightning.cli.encoder_arguments import (
     Given,
@@ -20,10 +22,12 @@ from weince_lightning.cli.encoder_arguments import (
     show_help_if_asked,
     sort_arguments,
 )
+from weince_lightning.cli.messages import say
 from weince_lightning.cli.parser import ConciseParser
-from weince_lightning.evaluation import KNNSettings, LinearSettings
-from weince_lightning.evaluation.cache import folder_of
-from weince_lightning.evaluation.checkpoint import Job, evaluate_checkpoint
+from weince_lightning.cli.run_files import shown
+from weince_lightning.evaluation import KNNSettings, LinearSettings, evaluate_checkpoint
+from weince_lightning.evaluation.checkpoint import results_file
+from weince_lightning.evaluation.loss_profile import BATCH_SIZE
 
 _DESCRIPTION = """\
 Evaluate the frozen features of encoders by the protocol of the paper: a linear probe and nearest
@@ -48,6 +52,7 @@ The results lie beside the checkpoint, those of a.ckpt in a/evaluation.json. An 
 stopped goes on with the same command; one that is complete is not done again.
 """
 
+_TITLES = {"linear": "linear probe", "knn": "kNN"}
 _OF_LAYERS = ("data", "linear", "knn", "device", "cache", "backbone", "v1_stride")
 
 Settings = TypeVar("Settings", LinearSettings, KNNSettings)
@@ -78,12 +83,12 @@ def evaluate_checkpoints(arguments: Sequence[str]) -> None:
     # All arguments are read before the first minute is spent.
     for checkpoint in checkpoints:
         with _reported(checkpoint, failed):
-            jobs.append(_job(parser, checkpoint, given))
+            jobs.append((checkpoint, _job(parser, checkpoint, given)))
     try:
         while jobs:
-            job = jobs.pop(0)  # with the images that it loads
-            with _reported(job.checkpoint, failed):
-                evaluate_checkpoint(job)
+            checkpoint, evaluate = jobs.pop(0)  # with the images that it loads
+            with _reported(checkpoint, failed):
+                say(_table(checkpoint, evaluate()))
     except KeyboardInterrupt:
         sys.stderr.write("\nweince: interrupted; the same command goes on from here.\n")
         raise SystemExit(130) from None
@@ -96,7 +101,7 @@ def evaluate_checkpoints(arguments: Sequence[str]) -> None:
 
 def _check_names(checkpoints: Sequence[Path]) -> None:
     """Refuse checkpoints whose results would lie in one place."""
-    folders = [folder_of(checkpoint) for checkpoint in checkpoints]
+    folders = [results_file(checkpoint).parent for checkpoint in checkpoints]
     for folder in folders:
         if folders.count(folder) > 1:
             raise UsageError(
@@ -126,10 +131,11 @@ def evaluation_parser() -> ConciseParser:
     return parser
 
 
-def _job(parser: ConciseParser, checkpoint: Path, given: Given) -> Job:
+def _job(parser: ConciseParser, path: Path, given: Given) -> Callable[[], dict[str, Any]]:
     """Read the arguments over the settings in the checkpoint, and build its data module."""
+    checkpoint = open_checkpoint(path)
     saved, settings = saved_settings(checkpoint, given)
-    check_data_given(checkpoint, given, settings)
+    check_data_given(path, given, settings)
     config, final = read_options(parser, given, saved, settings)
     linear = _settings(parser, "linear", LinearSettings, config.linear)
     knn = _settings(parser, "knn", KNNSettings, config.knn)
@@ -140,10 +146,18 @@ def _job(parser: ConciseParser, checkpoint: Path, given: Given) -> Job:
         config.data.init_args.val_fraction = 0
     config.linear = config.knn = None  # they have been built
     built = build(parser, config)
-    return Job(
-        checkpoint, linear, knn, built.data, final["data"], built.device, built.cache,
-        built.backbone, built.v1_stride,
-    )  # fmt: skip
+    return partial(
+        evaluate_checkpoint,
+        checkpoint,
+        built.data,
+        linear,
+        knn,
+        backbone=built.backbone,
+        v1_stride=built.v1_stride,
+        device=built.device,
+        cache=built.cache,
+        data_settings=final["data"],
+    )
 
 
 def _settings(
@@ -170,3 +184,47 @@ def _reported(checkpoint: Path, failed: list[Path]) -> Iterator[None]:
         named = text if str(checkpoint) in text else f"{checkpoint}: {text}"
         sys.stderr.write(f"weince: error: {named}\n")
         failed.append(checkpoint)
+
+
+def _table(checkpoint: Path, results: Mapping[str, Any]) -> str:
+    """Set the numbers in a table."""
+    rows = [["", "test", "validation"]]
+    for part, title in _TITLES.items():
+        for name in results.get(part, {}):
+            if name.startswith("test_"):
+                metric = name.removeprefix("test_")
+                cells = [_cell(results[part][f"{split}_{metric}"]) for split in ("test", "val")]
+                rows.append([f"{title} {metric.replace('_', ' ')}", *cells])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    note = ""
+    linear = results["settings"].get("linear", {})
+    if linear.get("converge"):
+        note = "The linear probe is logistic regression (C = 1), converged.\n"
+    elif linear:
+        is_papers = (linear["epochs"], linear["learning_rate"]) == (100, 3e-4)
+        paper = "as in the paper" if is_papers else "the paper: 100 at 0.0003"
+        note = (
+            f"The linear probe had {linear['epochs']} epochs of Adam at "
+            f"{linear['learning_rate']:g} ({paper}), which stop well short of\n"
+            "convergence; --linear.converge true goes on to it.\n"
+        )
+    if "loss" in results:
+        note += (
+            f"Effective InfoNCE temperature: {results['loss']['effective_temperature']:.3g} (test "
+            f"images, batches of {BATCH_SIZE}).\n"
+        )
+    return (
+        f"\nFrozen features of {shown(checkpoint)}, mean over the seeds (lowest-highest):\n"
+        + "".join(f"  {line}\n" for line in lines)
+        + note
+        + f"Results: {shown(results_file(checkpoint))}\n"
+    )
+
+
+def _cell(metric: Mapping[str, Any]) -> str:
+    values = metric["values"]
+    return f"{metric['mean']:.4f} ({min(values):.4f}-{max(values):.4f})"

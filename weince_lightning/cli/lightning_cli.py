@@ -12,11 +12,11 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from weince_lightning.callbacks.interrupt import InterruptCheckpoint
-from weince_lightning.checkpoints import check_checkpoint
+from weince_lightning.checkpoints import check_checkpoint, open_checkpoint
 from weince_lightning.checkpoints.saving import save_atomically
 from weince_lightning.cli.arguments import checkpoint_argument
 from weince_lightning.cli.checkpoint_config import (
-    read_checkpoint_config,
+    open_given_checkpoint,
     refuse_finished,
     report_overrides,
     with_checkpoint_config,
@@ -81,7 +81,8 @@ class WeinceCLI(LightningCLI):
 
         The parent would also warn of a process that has arguments of its own.
         """
-        saved = read_checkpoint_config(self._arguments)
+        self._checkpoint = open_given_checkpoint(self._arguments)
+        saved = None if self._checkpoint is None else self._checkpoint.run_settings()
         if checkpoint_argument(self._arguments) is None:
             self.config = parser.parse_args(self._arguments)
             return
@@ -98,9 +99,14 @@ class WeinceCLI(LightningCLI):
         refused.
         """
         arguments = self.config[self.config.subcommand]
-        check_checkpoint(arguments.ckpt_path, arguments.weights_only)
-        if self.config.subcommand == "fit" and arguments.ckpt_path is not None:
-            refuse_finished(arguments)
+        path, checkpoint = arguments.ckpt_path, self._checkpoint
+        if not (checkpoint and checkpoint.content and checkpoint.source == str(path)):
+            # A layer names it, or it holds objects of other classes.
+            check_checkpoint(path, arguments.weights_only)
+            is_readable = arguments.weights_only is not False and Path(path or "").is_file()
+            checkpoint = open_checkpoint(path) if is_readable else None
+        if self.config.subcommand == "fit" and checkpoint is not None:
+            refuse_finished(checkpoint, arguments.trainer)
 
     def before_instantiate_classes(self) -> None:
         """Keep all but fit from starting a log of their own, and predict to one process."""

@@ -10,7 +10,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
-from weince_lightning.cli.run_files import log_folder, newest_checkpoint, saved_config, shown
+from weince_lightning.callbacks.run_files import log_folder, newest_checkpoint
+from weince_lightning.cli.run_files import saved_config, shown
 
 _HEADLINES = {
     "train/loss": "training loss",

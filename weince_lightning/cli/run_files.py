@@ -1,4 +1,4 @@
-"""Where the files of a run lie, and the saved configuration among them."""
+"""The configuration of a run, saved beside its logs and in its checkpoints."""
 
 import os
 import shlex
@@ -8,28 +8,10 @@ from typing import Any
 
 import yaml
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import SaveConfigCallback
 
-from weince_lightning.module.saved_settings import CHECKPOINT_KEY
-
-
-def log_folder(trainer: Trainer) -> Path | None:
-    """Return the folder of the first logger that has one of its own for each run."""
-    for logger in trainer.loggers:
-        # Asked of the logger, not of the trainer: `trainer.log_dir` waits for all processes.
-        folder = getattr(logger, "log_dir", None)
-        if isinstance(folder, (str, Path)):  # fast_dev_run's logger answers to any name
-            return Path(folder)
-    return None
-
-
-def checkpoint_folder(trainer: Trainer) -> Path | None:
-    """Return the folder of the first checkpoint callback; known once a run has been set up."""
-    callback = trainer.checkpoint_callback
-    if isinstance(callback, ModelCheckpoint) and callback.dirpath is not None:
-        return Path(callback.dirpath)
-    return None
+from weince_lightning.callbacks.run_files import checkpoint_folder, log_folder
+from weince_lightning.checkpoints.record import note_in_checkpoint
 
 
 def config_path(trainer: Trainer) -> Path | None:
@@ -42,13 +24,6 @@ def saved_config(trainer: Trainer) -> Path | None:
     """Return the configuration of a run if it was saved."""
     path = config_path(trainer)
     return path if path is not None and path.is_file() else None
-
-
-def newest_checkpoint(trainer: Trainer) -> Path | None:
-    """Return the checkpoint of this run that was written last."""
-    folder = checkpoint_folder(trainer)
-    files = [] if folder is None else list(folder.glob("*.ckpt"))
-    return max(files, key=lambda file: file.stat().st_mtime, default=None)
 
 
 def shown(path: str | Path) -> str:
@@ -82,7 +57,7 @@ class SaveRunConfig(SaveConfigCallback):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Put the configuration into the checkpoint."""
-        checkpoint.setdefault(CHECKPOINT_KEY, {})["config"] = self._plain_config
+        note_in_checkpoint(checkpoint, config=self._plain_config)
 
     @cached_property
     def _plain_config(self) -> Any:

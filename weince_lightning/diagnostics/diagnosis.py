@@ -57,6 +57,7 @@ class Diagnosis(NamedTuple):
         """Return the numbers in plain types, for JSON."""
         fit, anchors, link = self.threshold, self.anchors, self.link
         return {
+            "embeddings": self.embeddings.what,
             "samples": self.embeddings.num_samples,
             "dimension": self.embeddings.dimension,
             "layout": None if self.embeddings.second is None else self.embeddings.layout,

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from weince_lightning.checkpoints import read_checkpoint
-from weince_lightning.cli.arguments import UsageError
-from weince_lightning.cli.encoder_arguments import one_line
+from weince_lightning.checkpoints import Checkpoint, open_checkpoint
 from weince_lightning.diagnostics.embeddings import Array, Embeddings, pair_up
 from weince_lightning.functional.layouts import Layout
 
-SUFFIXES = (".npy", ".npz", ".pt", ".pth", ".safetensors")
+_OF_NUMPY = (".npy", ".npz")
+SUFFIXES = (*_OF_NUMPY, ".pt", ".pth", ".safetensors")
 FIRST = ("embeddings", "features", "z0", "first")
 SECOND = ("positives", "z1", "second")
 IDS = ("ids", "labels")
@@ -26,13 +25,19 @@ NO_IDS = Path("none")
 """In the place of a file of ids: those of the source are not looked at."""
 
 
-def holds_embeddings(path: Path) -> bool:
+def open_source(path: Path) -> Path | Checkpoint:
+    """Open a checkpoint, or a file of tensors, once; a file of NumPy's stays a path."""
+    return path if path.suffix in _OF_NUMPY else open_checkpoint(path)
+
+
+def holds_embeddings(source: Path | Checkpoint) -> bool:
     """Whether a file is one of embeddings and no checkpoint, by its content where that decides."""
-    if path.suffix in (".npy", ".npz"):
+    path = _path_of(source)
+    if path.suffix in _OF_NUMPY:
         return True
     if path.suffix not in SUFFIXES:
         return False
-    content = read_checkpoint(path)
+    content = open_checkpoint(source).content
     if isinstance(content, (Tensor, list, tuple)):
         return True
     if not isinstance(content, Mapping) or not content:
@@ -44,7 +49,7 @@ def holds_embeddings(path: Path) -> bool:
 
 
 def read_embeddings(
-    path: Path,
+    source: Path | Checkpoint,
     layout: Layout,
     positives: Path | None = None,
     pairs: Path | None = None,
@@ -53,21 +58,23 @@ def read_embeddings(
     """Read embeddings, mapped from the file where its format allows it.
 
     Args:
-        path: A ``.npy``, ``.npz``, ``.pt`` or ``.safetensors`` file. Of several arrays, those under
-            the names in ``FIRST``, ``SECOND``, ``IDS`` and ``PAIRS`` are what these say; others are
-            told by their kinds, two of embeddings without names by their order.
+        source: A ``.npy``, ``.npz``, ``.pt`` or ``.safetensors`` file, or an open one. Of several
+            arrays, those under the names in ``FIRST``, ``SECOND``, ``IDS`` and ``PAIRS`` are what
+            these say; others are told by their kinds, two of embeddings without names by their
+            order.
         layout: Who is compared with whom.
-        positives: A file with the positive of each row, if ``path`` does not hold it.
+        positives: A file with the positive of each row, if ``source`` does not hold it.
         pairs: A file with an index of the rows that are positives of each other.
-        ids: A file with what each row shows; ``NO_IDS`` passes over ids in ``path``.
+        ids: A file with what each row shows; ``NO_IDS`` passes over ids in ``source``.
 
     Returns:
         The embeddings, whose rows are not looked at yet.
 
     Raises:
-        UsageError: If a file can not be read, or holds something else.
+        ValueError: If a file can not be read, or holds something else.
     """
-    arrays = _sorted(path, _read(path))
+    path = _path_of(source)
+    arrays = _sorted(path, _read(source))
     if ids == NO_IDS:
         arrays.pop("ids", None)
         ids = None
@@ -84,31 +91,38 @@ def read_embeddings(
         rows_first, rows_second, components = pair_up(first, index)
         return Embeddings(rows_first, rows_second, components, layout)
     except (ValueError, TypeError) as error:
-        raise UsageError(f"{path}: {in_words_of_files(error)}") from error
+        raise ValueError(f"{path}: {in_words_of_files(error)}") from error
 
 
 def in_words_of_files(error: BaseException) -> str:
     """Call the arrays in an error's message what files call them."""
     names = {"first": FIRST[0], "second": SECOND[0]}
-    text = re.sub(r"\b(first|second) must\b", lambda m: f"{names[m[1]]} must", one_line(error))
+    text = re.sub(
+        r"\b(first|second) must\b", lambda m: f"{names[m[1]]} must", " ".join(str(error).split())
+    )
     return text.replace("the shape of first", f"the shape of {FIRST[0]}")
 
 
-def _read(path: Path) -> dict[str, Array]:
+def _path_of(source: Path | Checkpoint) -> Path:
+    return source.path if isinstance(source, Checkpoint) else source
+
+
+def _read(source: Path | Checkpoint) -> dict[str, Array]:
     """Read all arrays of a file by name."""
+    path = _path_of(source)
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "is not there"
-        raise UsageError(f"{path} {what}: give a file of embeddings.")
-    if path.suffix in (".npy", ".npz"):
+        raise ValueError(f"{path} {what}: give a file of embeddings.")
+    if path.suffix in _OF_NUMPY:
         return _read_numpy(path)
-    content = read_checkpoint(path)
+    content = open_checkpoint(source).content
     if isinstance(content, Tensor):
         return {"embeddings": content}
     if isinstance(content, (list, tuple)):
         content = {f"array {place}": each for place, each in enumerate(content)}
     if isinstance(content, Mapping) and all(isinstance(v, Tensor) for v in content.values()):
         return dict(content)
-    raise UsageError(f"{path} must hold tensors, got a {type(content).__name__} of other things.")
+    raise ValueError(f"{path} must hold tensors, got a {type(content).__name__} of other things.")
 
 
 def _read_numpy(path: Path) -> dict[str, Array]:
@@ -121,11 +135,11 @@ def _read_numpy(path: Path) -> dict[str, Array]:
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, KeyError) as error:
         text = str(error)
         if any(words in text for words in ("Object arrays", "Python objects", "allow_pickle")):
-            raise UsageError(
+            raise ValueError(
                 f"{path} must hold numbers, got Python objects, which are never unpickled, or no "
                 "array of NumPy's at all."
             ) from error
-        raise UsageError(
+        raise ValueError(
             f"{path} ({path.stat().st_size:,} bytes) must be a whole file of NumPy's, got one that "
             f"is cut off or damaged: {' '.join(text.split())}"
         ) from error
@@ -152,7 +166,7 @@ def _sorted(path: Path, arrays: Mapping[str, Array]) -> dict[str, Array]:
         # Two of other names may be anything, such as training and test.
         is_told = role != "second" or _PLACE.fullmatch(name)
         if found[role] is not None or not is_told:
-            raise UsageError(
+            raise ValueError(
                 f"{path} must hold one array of embeddings, or two whose rows are positives, "
                 f"named {FIRST[0]} and {SECOND[0]} or in order without names, got "
                 f"{', '.join(arrays)}."
@@ -161,7 +175,7 @@ def _sorted(path: Path, arrays: Mapping[str, Array]) -> dict[str, Array]:
     if found["first"] is None and len(arrays) == 1:
         found = {"first": next(iter(arrays.values()))}  # whose kind or shape is refused
     if found["first"] is None:
-        raise UsageError(
+        raise ValueError(
             f"{path} must hold an array of embeddings, best named {FIRST[0]}, got "
             f"{', '.join(arrays) or 'none'}."
         )
@@ -176,5 +190,5 @@ def _only(path: Path) -> Array:
     """Read the one array of a file."""
     arrays = _read(path)
     if len(arrays) != 1:
-        raise UsageError(f"{path} must hold one array, got {', '.join(arrays) or 'none'}.")
+        raise ValueError(f"{path} must hold one array, got {', '.join(arrays) or 'none'}.")
     return next(iter(arrays.values()))

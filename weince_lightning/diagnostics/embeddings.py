@@ -36,6 +36,7 @@ class Embeddings:
         layout: Who is compared with whom where there are positives: "views" (both embeddings of a
             sample with all of the others), "pairs" (``first`` with ``second``, both ways) or
             "queries" (one way).
+        what: What they are, for the report, such as "projections".
 
     Raises:
         TypeError: If ``first`` or ``second`` are no arrays of floating point numbers, or ``ids``
@@ -48,6 +49,7 @@ class Embeddings:
     second: Array | None = None
     ids: Array | None = None
     layout: Layout = "views"
+    what: str = "embeddings"
     sides: list[Array] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

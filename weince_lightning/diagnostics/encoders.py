@@ -11,13 +11,12 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset
 
-from weince_lightning.checkpoints import read_encoder
+from weince_lightning.checkpoints import Checkpoint, open_checkpoint, read_encoder
 from weince_lightning.checkpoints.encoders import build_known
 from weince_lightning.checks import nearest_words
-from weince_lightning.cli.arguments import UsageError
-from weince_lightning.cli.encoder_arguments import one_line
 from weince_lightning.diagnostics.embeddings import Embeddings
 from weince_lightning.evaluation.progress import progress_bar
+from weince_lightning.evaluation.saved_run import build_saved_backbone
 from weince_lightning.functional.layouts import Layout
 from weince_lightning.module import ContrastiveModule
 
@@ -39,15 +38,30 @@ class Encoder(NamedTuple):
 
 
 def read_checkpoint_encoder(
-    path: Path, backbone: str | nn.Module | None, v1_stride: bool | None
+    source: str | Path | Checkpoint,
+    backbone: str | nn.Module | None = None,
+    v1_stride: bool | None = None,
 ) -> Encoder:
-    """Read the encoder of a checkpoint, with its projection head where the file has one."""
-    weights = read_encoder(path, backbone=backbone, v1_stride=v1_stride)
+    """Read the encoder of a checkpoint, with its projection head where the file has one.
+
+    Args:
+        source: See :func:`~weince_lightning.checkpoints.read_encoder`.
+        backbone: The backbone where the file does not tell it.
+        v1_stride: Where the stride of a ResNet-50 is, if the file does not tell.
+
+    Raises:
+        CheckpointError: If the file cannot be read, or its weights are not those of the backbone.
+        ValueError: If it does not tell what is needed to build the encoder.
+    """
+    checkpoint = open_checkpoint(source)
+    if backbone is None:
+        backbone = build_saved_backbone(checkpoint)
+    weights = read_encoder(checkpoint, backbone=backbone, v1_stride=v1_stride)
     encoder = build_known(weights)
     head = _rebuild_head(weights.projection_head)
     temperature, layout = None, None
     if weights.layout == "weince_lightning":
-        temperature, layout = _settings_of_loss(path, backbone)
+        temperature, layout = _settings_of_loss(checkpoint, backbone)
     if head is None:
         return Encoder(encoder, "features", temperature, layout)
     return Encoder(nn.Sequential(encoder, head).eval(), "projections", temperature, layout)
@@ -87,12 +101,12 @@ def _rebuild_head(weights: dict[str, Tensor]) -> nn.Module | None:
 
 
 def _settings_of_loss(
-    path: Path, backbone: str | nn.Module | None
+    checkpoint: Checkpoint, backbone: str | nn.Module | None
 ) -> tuple[float | None, Layout | None]:
     """Return temperature and layout of the loss in a checkpoint of a module, if it has such."""
     given: dict[str, Any] = {"backbone": backbone} if isinstance(backbone, nn.Module) else {}
     try:
-        loss = ContrastiveModule.load_from_checkpoint(path, map_location="cpu", **given).loss
+        loss = ContrastiveModule.load_from_checkpoint(checkpoint, **given).loss
     except Exception:
         # Whatever a foreign loss raises: the embeddings do not need it.
         return None, None
@@ -109,7 +123,8 @@ def build_hub_encoder(name: str, pretrained: bool) -> Encoder:
         pretrained: Whether to fetch its weights.
 
     Raises:
-        UsageError: If there is no such model.
+        ValueError: If there is no such model, or its weights cannot be fetched.
+        ModuleNotFoundError: If timm is needed and not installed.
     """
     build = _torchvision if name.startswith("torchvision:") else _timm
     module, size, mean, std = build(name.partition(":")[2], pretrained)
@@ -121,8 +136,8 @@ def _torchvision(name: str, pretrained: bool) -> tuple[nn.Module, int, Any, Any]
     known = models.list_models(module=models)
     if name not in known:
         near = ", ".join(nearest_words(name, known, most=3)) or "resnet18"
-        raise UsageError(
-            f"SOURCE must be a classification model of torchvision, got {name!r}. Near: {near}."
+        raise ValueError(
+            f"name must be a classification model of torchvision, got {name!r}. Near: {near}."
         )
     weights = models.get_model_weights(name).DEFAULT if pretrained else None
     with _fetching(name):
@@ -148,22 +163,20 @@ def _timm(name: str, pretrained: bool) -> tuple[nn.Module, int, Any, Any]:
         with _fetching(name):
             model = timm.create_model(name, pretrained=pretrained, num_classes=0)
     except RuntimeError as error:
-        raise UsageError(
-            f"SOURCE must be a model of timm: {' '.join(str(error).split())}"
-        ) from error
+        raise ValueError(f"name must be a model of timm: {' '.join(str(error).split())}") from error
     config = timm.data.resolve_model_data_config(model)
     return model, config["input_size"][-1], config["mean"], config["std"]
 
 
 @contextmanager
 def _fetching(name: str) -> Iterator[None]:
-    """Say what helps where weights can not be fetched."""
+    """Say what helps where weights cannot be fetched."""
     try:
         yield
     except OSError as error:
-        raise UsageError(
-            f"the weights of {name} can not be fetched ({one_line(error)}). Fetch them where there "
-            "is a network and copy the cache, or give --pretrained false."
+        raise ValueError(
+            f"the weights of {name} cannot be fetched ({' '.join(str(error).split())}). Fetch them "
+            "where there is a network and copy the cache, or set pretrained to false."
         ) from error
 
 
@@ -237,7 +250,7 @@ def embed(
                 ) from error
             bar.update()
     first, second = (torch.cat(parts) for parts in zip(*views, strict=True))
-    return Embeddings(first, second, None, layout or encoder.layout or "views")
+    return Embeddings(first, second, None, layout or encoder.layout or "views", encoder.what)
 
 
 def _part(loader: Any, size: int, seed: int) -> Any:

@@ -1,6 +1,7 @@
 """What frozen features are worth, by the protocol of the paper."""
 
+from weince_lightning.evaluation.checkpoint import evaluate_checkpoint
 from weince_lightning.evaluation.protocol import evaluate
 from weince_lightning.evaluation.settings import KNNSettings, LinearSettings
 
-__all__ = ["KNNSettings", "LinearSettings", "evaluate"]
+__all__ = ["KNNSettings", "LinearSettings", "evaluate", "evaluate_checkpoint"]

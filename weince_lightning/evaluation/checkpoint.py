@@ -1,22 +1,20 @@
-"""The evaluation of one checkpoint: what is known of it already, the rest, and the table."""
+"""Evaluation of one checkpoint: what is known of it already, and the rest."""
 
 import hashlib
 import json
-import sys
+import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor, nn
 
-from weince_lightning.checkpoints import load_encoder, read_encoder
-from weince_lightning.cli.messages import say
-from weince_lightning.cli.run_files import shown
-from weince_lightning.evaluation import KNNSettings, LinearSettings, evaluate
+from weince_lightning.checkpoints import Checkpoint, open_checkpoint, read_encoder
+from weince_lightning.checkpoints.encoders import build_known
 from weince_lightning.evaluation.cache import (
     KeptParts,
     cached_features,
@@ -27,81 +25,136 @@ from weince_lightning.evaluation.cache import (
     weights_digest,
     write_results,
 )
-from weince_lightning.evaluation.loss_profile import BATCH_SIZE, loss_profile
+from weince_lightning.evaluation.loss_profile import loss_profile
+from weince_lightning.evaluation.protocol import evaluate
+from weince_lightning.evaluation.saved_run import build_saved_backbone, build_saved_data
+from weince_lightning.evaluation.settings import KNNSettings, LinearSettings
+from weince_lightning.losses.descriptions import describe, import_path
 from weince_lightning.module import ContrastiveModule
 
+Device = Literal["auto", "cpu", "cuda"]
+
 _NEUTRAL = ("batch_size", "num_workers", "data_dir", "download", "transforms", "val_fraction")
-"""Arguments of a data module that say nothing about its images, or about those of training."""
+"""Arguments of a data module that do not change its evaluation images."""
 
-_TITLES = {"linear": "linear probe", "knn": "kNN"}
-
-
-class Job(NamedTuple):
-    """A checkpoint, and what the command line says of it."""
-
-    checkpoint: Path
-    linear: LinearSettings | None
-    knn: KNNSettings | None
-    data: LightningDataModule
-    data_settings: dict[str, Any]
-    """Class path and arguments, as in a configuration file."""
-    device: str
-    """"auto", "cpu" or "cuda"."""
-    cache: bool
-    backbone: str | nn.Module | None
-    v1_stride: bool | None
+_PARTS = ("linear", "knn")
+_LINEAR, _KNN = LinearSettings(), KNNSettings()
+_log = logging.getLogger(__name__)
 
 
-def evaluate_checkpoint(job: Job) -> None:
-    """Evaluate a checkpoint, except for what is known of it already, and print its numbers."""
-    encoder = load_encoder(job.checkpoint, job.backbone, v1_stride=job.v1_stride)
-    has_gpu = job.device != "cpu" and torch.cuda.is_available()
-    device = torch.device("cuda" if has_gpu else "cpu")
-    encoder.to(device)
-    loaders = _loaders(job.data)
-    for name, loader in loaders.items():
-        check_labelled(name, loader)
-    weights = weights_digest(encoder)
+def evaluate_checkpoint(
+    checkpoint: str | Path | Checkpoint,
+    data: LightningDataModule | None = None,
+    linear: LinearSettings | None = _LINEAR,
+    knn: KNNSettings | None = _KNN,
+    *,
+    backbone: str | nn.Module | None = None,
+    v1_stride: bool | None = None,
+    device: Device = "auto",
+    cache: bool = True,
+    data_settings: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Evaluate the frozen features of a checkpoint by the protocol of the paper.
+
+    This is ``weince evaluate``. The results are written beside the checkpoint, those of ``a.ckpt``
+    to ``a/evaluation.json``. What is there already is not computed again, and an evaluation that
+    was interrupted goes on where it was. Features count as those of the encoder, without projection
+    head, and whatever a subclass does in ``forward`` or ``encode``. Training and validation images
+    together train the probe and are the bank of the neighbours.
+
+    Args:
+        checkpoint: A checkpoint of a :class:`~weince_lightning.ContrastiveModule`, of the paper's
+            released code or of lightly's SimCLR, or the weights of a torchvision or timm model.
+        data: A data module with a method ``evaluation_dataloader(split)`` that gives ``(images,
+            labels)`` of the split "train", "val" or "test" in a fixed order; None builds the one
+            that the checkpoint's settings describe.
+        linear: Settings of the linear probe; None leaves it out.
+        knn: Settings of the k-NN classifier; None leaves it out.
+        backbone: The backbone where the file does not tell it: a name, or a module for its weights.
+        v1_stride: Where the stride of a ResNet-50 is, if the file does not tell; see
+            :func:`~weince_lightning.checkpoints.load_encoder`.
+        device: Where the encoder runs; "auto" takes a GPU if there is one.
+        cache: Whether to keep the features beside the checkpoint for another evaluation.
+        data_settings: Class path and arguments of ``data``, as the results name them; None takes
+            them from its ``hparams``.
+
+    Returns:
+        The content of ``evaluation.json``: under "linear" and "knn" what
+        :func:`~weince_lightning.evaluation.evaluate` returns, under "loss" the sharpness of the
+        checkpoint's loss where it has one, and the settings.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        CheckpointError: If it cannot be read, or does not hold the backbone.
+        ValueError: If both parts are left out, the data must be given, or images are not labelled.
+        TypeError: If the data module has no ``evaluation_dataloader``.
+
+    Example:
+        ``evaluate_checkpoint("last.ckpt", knn=None)["linear"]["test_top1"]["mean"]``
+    """
+    if linear is None and knn is None:
+        raise ValueError("linear and knn must not both be None: nothing would be left.")
+    opened = open_checkpoint(checkpoint)
+    if data is None:
+        data, found_settings = build_saved_data(opened)
+        data_settings = data_settings or found_settings
+    elif data_settings is None:
+        data_settings = {"class_path": import_path(data), "init_args": describe({**data.hparams})}
+    if backbone is None:
+        backbone = build_saved_backbone(opened)
+    weights = read_encoder(opened, backbone=backbone, v1_stride=v1_stride)
+    encoder = build_known(weights)
+    place = torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
+    encoder.to(place)
+    loaders = _loaders(data)
+    for split, loader in loaders.items():
+        check_labelled(split, loader)
+    digest = weights_digest(encoder)
     names = {
-        name: _feature_name(job, weights, encoder, device, loader)
-        for name, loader in loaders.items()
+        split: _feature_name(data_settings, digest, encoder, place, loader)
+        for split, loader in loaders.items()
     }
-    file = folder_of(job.checkpoint) / "evaluation.json"
     asked = {
-        name: {**asdict(part), "seeds": [*part.seeds]}
-        for name, part in (("linear", job.linear), ("knn", job.knn))
-        if part is not None
+        part: {**asdict(settings), "seeds": [*settings.seeds]}
+        for part, settings in (("linear", linear), ("knn", knn))
+        if settings is not None
     }
+    file = results_file(opened.path)
     previous = read_results(file)
     known_settings = _settings_of_parts(previous, names)
     settings = {**known_settings, **asked}
-    known = {name: previous[name] for name, was in known_settings.items() if was == settings[name]}
-    if known.keys() >= asked.keys() and previous["checkpoint"] == job.checkpoint.name:
-        results = previous
-        say(f"\n{shown(file)} has these numbers already; remove it to compute them anew.\n")
-    else:
-        features = _features(job, encoder, loaders, names, device)
-        kept = KeptParts(file.with_name("unfinished.pt"), [*names.values()])
-        found = evaluate(
-            *features,
-            linear=None if "linear" in known else job.linear,
-            knn=None if "knn" in known else job.knn,
-            kept=kept,
-        )
-        profile = _loss_profile(job, device)
-        results = {
-            "checkpoint": job.checkpoint.name,
-            "weights": weights,
-            **known,
-            **found,
-            **({} if profile is None else {"loss": profile}),
-            "settings": {**settings, "data": job.data_settings, "device": device.type},
-            "features": names,
-        }
-        _keep_what_is_replaced(file, previous, results)
-        write_results(file, results)
-        kept.remove()
-    say(_report(job, results, file))
+    known = {part: previous[part] for part, was in known_settings.items() if was == settings[part]}
+    if known.keys() >= asked.keys() and previous["checkpoint"] == opened.path.name:
+        _log.info("%s has these numbers already; remove it to compute them anew.", file)
+        return previous
+    kept = KeptParts(file.with_name("unfinished.pt"), [*names.values()])
+    found = evaluate(
+        *_features(encoder, loaders, names, file.parent if cache else None, place),
+        linear=None if "linear" in known else linear,
+        knn=None if "knn" in known else knn,
+        kept=kept,
+    )
+    profile = None
+    if weights.layout == "weince_lightning":
+        profile = _loss_profile(opened, backbone, data, place)
+    results = {
+        "checkpoint": opened.path.name,
+        "weights": digest,
+        **known,
+        **found,
+        **({} if profile is None else {"loss": profile}),
+        "settings": {**settings, "data": data_settings, "device": place.type},
+        "features": names,
+    }
+    _keep_what_is_replaced(file, previous, results)
+    write_results(file, results)
+    kept.remove()
+    return results
+
+
+def results_file(checkpoint: Path) -> Path:
+    """Return where the results of a checkpoint are written."""
+    return folder_of(checkpoint) / "evaluation.json"
 
 
 def _settings_of_parts(results: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -109,45 +162,43 @@ def _settings_of_parts(results: Mapping[str, Any], names: Mapping[str, str]) -> 
     if results.get("features") != names:
         return {}
     settings = results.get("settings", {})
-    return {name: settings[name] for name in _TITLES if name in results and name in settings}
+    return {name: settings[name] for name in _PARTS if name in results and name in settings}
 
 
 def _keep_what_is_replaced(
     file: Path, earlier: Mapping[str, Any], results: Mapping[str, Any]
 ) -> None:
     """Put an earlier evaluation aside if numbers of it are not in the new one."""
-    if all(earlier.get(part) == results.get(part) for part in _TITLES if part in earlier):
+    if all(earlier.get(part) == results.get(part) for part in _PARTS if part in earlier):
         return
     aside = file.with_name("evaluation.previous.json")
     write_results(aside, earlier)
-    sys.stderr.write(
-        f"weince: {shown(file)} had numbers of another checkpoint, of other data or settings; they "
-        f"are in {shown(aside)} now.\n"
+    _log.warning(
+        "%s had numbers of another checkpoint, of other data or settings; they are in %s now.",
+        file,
+        aside,
     )
 
 
-def _loss_profile(job: Job, device: torch.device) -> dict[str, Any] | None:
-    """Describe the loss of a module of ours on fixed views of the test images, None without one."""
-    if read_encoder(job.checkpoint).layout != "weince_lightning":
-        return None
-    given: dict[str, Any] = (
-        {"backbone": job.backbone} if isinstance(job.backbone, nn.Module) else {}
-    )
+def _loss_profile(
+    checkpoint: Checkpoint,
+    backbone: str | nn.Module | None,
+    data: LightningDataModule,
+    device: torch.device,
+) -> dict[str, Any] | None:
+    """Describe the loss of a module of ours on fixed views of the test images."""
+    given: dict[str, Any] = {"backbone": backbone} if isinstance(backbone, nn.Module) else {}
     try:
-        module = ContrastiveModule.load_from_checkpoint(
-            job.checkpoint, map_location=device, **given
-        )
+        module = ContrastiveModule.load_from_checkpoint(checkpoint, map_location=device, **given)
         return loss_profile(
             module.loss,
             lambda images: module.encode(images.to(device))[1],
-            job.data.test_dataloader(),
+            data.test_dataloader(),
         )
     except Exception as error:
         # Whatever a foreign loss, module or data module raises: the accuracies do not need it.
         why = " ".join(str(error).split())
-        sys.stderr.write(
-            f"weince: what the loss of {shown(job.checkpoint)} does is left out: {why}\n"
-        )
+        _log.warning("the sharpness of the loss of %s is left out: %s", checkpoint.source, why)
         return None
 
 
@@ -170,10 +221,14 @@ def _loaders(data: LightningDataModule) -> dict[str, Iterable[Any]]:
 
 
 def _feature_name(
-    job: Job, weights: str, encoder: nn.Module, device: torch.device, loader: Iterable[Any]
+    data_settings: Mapping[str, Any],
+    weights: str,
+    encoder: nn.Module,
+    device: torch.device,
+    loader: Iterable[Any],
 ) -> str:
     """Name features by all that decides about them: other weights or data get another name."""
-    settings = {**job.data_settings, "init_args": {**(job.data_settings.get("init_args") or {})}}
+    settings = {**data_settings, "init_args": {**(data_settings.get("init_args") or {})}}
     for name in _NEUTRAL:
         settings["init_args"].pop(name, None)
     # The text of a network shows its layers, with what leaves no trace in the weights.
@@ -182,64 +237,19 @@ def _feature_name(
 
 
 def _features(
-    job: Job,
     encoder: nn.Module,
     loaders: Mapping[str, Iterable[Any]],
     names: Mapping[str, str],
+    folder: Path | None,
     device: torch.device,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return features and labels of the training images and of the test images, on the device."""
-    folder = folder_of(job.checkpoint)
     found = {
-        name: cached_features(
-            encoder, loader, folder / f"features-{names[name]}.pt" if job.cache else None, name
+        split: cached_features(
+            encoder, loader, folder and folder / f"features-{names[split]}.pt", split
         )
-        for name, loader in loaders.items()
+        for split, loader in loaders.items()
     }
     test_features, test_labels = found.pop("test")
     train_features, train_labels = (torch.cat(parts) for parts in zip(*found.values(), strict=True))
     return train_features.to(device), train_labels, test_features.to(device), test_labels
-
-
-def _report(job: Job, results: Mapping[str, Any], file: Path) -> str:
-    """Set the numbers in a table."""
-    rows = [["", "test", "validation"]]
-    for part, title in _TITLES.items():
-        for name in results.get(part, {}):
-            if name.startswith("test_"):
-                metric = name.removeprefix("test_")
-                cells = [_cell(results[part][f"{split}_{metric}"]) for split in ("test", "val")]
-                rows.append([f"{title} {metric.replace('_', ' ')}", *cells])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-    note = ""
-    if job.linear is not None and job.linear.converge:
-        note = "The linear probe is logistic regression (C = 1), converged.\n"
-    elif job.linear is not None:
-        is_papers = (job.linear.epochs, job.linear.learning_rate) == (100, 3e-4)
-        paper = "as in the paper" if is_papers else "the paper: 100 at 0.0003"
-        note = (
-            f"The linear probe had {job.linear.epochs} epochs of Adam at "
-            f"{job.linear.learning_rate:g} ({paper}), which stop well short of\n"
-            "convergence; --linear.converge true goes on to it.\n"
-        )
-    if "loss" in results:
-        note += (
-            "The loss looks at the hardest negative as InfoNCE does at temperature "
-            f"{results['loss']['effective_temperature']:.3g}\n(test images, batches of "
-            f"{BATCH_SIZE}).\n"
-        )
-    return (
-        f"\nFrozen features of {shown(job.checkpoint)}, mean over the seeds (lowest-highest):\n"
-        + "".join(f"  {line}\n" for line in lines)
-        + note
-        + f"Results: {shown(file)}\n"
-    )
-
-
-def _cell(metric: Mapping[str, Any]) -> str:
-    values = metric["values"]
-    return f"{metric['mean']:.4f} ({min(values):.4f}-{max(values):.4f})"

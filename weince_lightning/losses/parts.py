@@ -1,4 +1,4 @@
-"""What a loss is composed of: the gate, the shape and the top-M terms."""
+"""Parts that a loss is composed of: the gate, the shape and the top-M terms."""
 
 from dataclasses import dataclass
 from typing import get_args

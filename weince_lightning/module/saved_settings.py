@@ -6,17 +6,20 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, Any, Self, cast
-from zipfile import is_zipfile
 
-import torch
-from lightning.fabric.utilities.cloud_io import get_filesystem
-from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch import LightningModule
+from lightning.pytorch.core.saving import _load_state
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from lightning.pytorch.utilities.parsing import AttributeDict, collect_init_args
 from torch import nn
 from torch.nn.modules.module import _IncompatibleKeys
 
-from weince_lightning.checkpoints import CheckpointError, check_checkpoint
+from weince_lightning.checkpoints.record import (
+    HYPER_PARAMETERS,
+    Checkpoint,
+    note_in_checkpoint,
+    open_module_checkpoint,
+)
 from weince_lightning.losses.descriptions import (
     build,
     classes_built_in_python,
@@ -26,9 +29,6 @@ from weince_lightning.losses.descriptions import (
     is_ours,
 )
 from weince_lightning.module.mismatch import CheckpointMismatchError, explain_mismatch
-
-CHECKPOINT_KEY = "weince_lightning"
-"""Where a checkpoint names the classes of module and data, and the command its configuration."""
 
 _PACKAGE = "weince_lightning."
 _OF_THE_COMMAND_LINE = ("_instantiator", "_class_path")
@@ -86,20 +86,21 @@ class RebuildableModule(LightningModule):
         """Put the settings into the checkpoint as they are now, and the classes' names."""
         settings, decided = self._settings(), self._decided_by_subclass
         data = getattr(self._trainer, "datamodule", None)
-        checkpoint.setdefault(CHECKPOINT_KEY, {}).update(
+        note_in_checkpoint(
+            checkpoint,
             model=import_path(self),
             data=None if data is None else import_path(data),
             decided_by_subclass={k: v for k, v in settings.items() if k in decided},
         )
         # What the constructor can be called with.
-        checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY] = {
+        checkpoint[HYPER_PARAMETERS] = {
             name: value for name, value in settings.items() if name not in decided
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Remember what was saved, for errors."""
         # Lightning has put the arguments of load_from_checkpoint over those in the checkpoint.
-        self._saved_settings = _in_file.get() or checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY)
+        self._saved_settings = _in_file.get() or checkpoint.get(HYPER_PARAMETERS)
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
@@ -122,7 +123,7 @@ class RebuildableModule(LightningModule):
     @_restricted_classmethod
     def load_from_checkpoint(
         cls,  # noqa: N805
-        checkpoint_path: str | Path | IO[bytes],
+        checkpoint_path: str | Path | IO[bytes] | Checkpoint,
         map_location: Any = None,
         hparams_file: str | Path | None = None,
         strict: bool | None = None,
@@ -132,8 +133,11 @@ class RebuildableModule(LightningModule):
         """Build the module that wrote a checkpoint, with its weights and the state of its loss.
 
         Args:
-            checkpoint_path: Path, address or open binary file.
-            map_location: Where tensors go, as for :func:`torch.load`.
+            checkpoint_path: Path, address, open binary file, or what
+                :func:`~weince_lightning.checkpoints.open_checkpoint` returned, which is not read
+                again.
+            map_location: Where tensors go, as for :func:`torch.load`; a device for a checkpoint
+                that is open already, by default the CPU.
             hparams_file: See Lightning.
             strict: Whether the weights must fit exactly; None: as ``strict_loading`` of the module.
             weights_only: See :func:`torch.load`.
@@ -151,11 +155,9 @@ class RebuildableModule(LightningModule):
         Example:
             ``ContrastiveModule.load_from_checkpoint("last.ckpt", loss=MyLoss())``
         """
-        check_checkpoint(checkpoint_path, weights_only)
-        saved = read_plain_part(checkpoint_path, weights_only)
-        settings = dict(saved.get(cls.CHECKPOINT_HYPER_PARAMS_KEY, {}))
-        name = (saved.get(CHECKPOINT_KEY) or {}).get("model")
-        kind = cast("type[Self]", _class_to_build(name, cls))
+        checkpoint = open_module_checkpoint(checkpoint_path, weights_only)
+        settings = dict(checkpoint.hyper_parameters)
+        kind = cast("type[Self]", _class_to_build(checkpoint.module_class, cls))
         if kind is not cls:
             return kind.load_from_checkpoint(
                 checkpoint_path, map_location, hparams_file, strict, weights_only, **kwargs
@@ -168,9 +170,15 @@ class RebuildableModule(LightningModule):
                 arguments = {**kwargs, **build(kept)}
         token = _in_file.set(settings)
         try:
-            module: Self = super().load_from_checkpoint(
-                checkpoint_path, map_location, hparams_file, strict, weights_only, **arguments
-            )
+            if isinstance(checkpoint_path, Checkpoint):
+                content = {**checkpoint.content, HYPER_PARAMETERS: {**settings, **arguments}}
+                module = cast("Self", _load_state(cls, content, strict, **arguments))
+                module.to(map_location or "cpu")
+            else:
+                # Again from the file: where its tensors go is Lightning's to decide.
+                module = super().load_from_checkpoint(
+                    checkpoint_path, map_location, hparams_file, strict, weights_only, **arguments
+                )
         finally:
             _in_file.reset(token)
         if "_instantiator" in settings:
@@ -195,42 +203,6 @@ class RebuildableModule(LightningModule):
             return saved and now
         has_own_constructor = not type(self).__init__.__module__.startswith(_PACKAGE)
         return saved if has_own_constructor or not is_ours(saved) else now
-
-
-def read_plain_part(source: Any, weights_only: bool | None = None) -> dict[str, Any]:
-    """Read the settings in a checkpoint; of a local file, tensors stay on disk.
-
-    Args:
-        source: Path, address or open binary file, which is put back to where it was.
-        weights_only: False allows pickled classes.
-
-    Returns:
-        What the checkpoint has under the keys of settings.
-
-    Raises:
-        CheckpointError: If it is no checkpoint of Lightning.
-    """
-    options: dict[str, Any] = {"map_location": "cpu", "weights_only": weights_only is not False}
-    if hasattr(source, "read"):
-        place = source.tell()
-        checkpoint = torch.load(source, **options)
-        source.seek(place)
-    elif "://" in str(source):
-        with get_filesystem(source).open(str(source), "rb") as file:
-            checkpoint = torch.load(file, **options)
-    else:
-        checkpoint = torch.load(source, mmap=is_zipfile(source), **options)
-    if not isinstance(checkpoint, Mapping) or "pytorch-lightning_version" not in checkpoint:
-        raise CheckpointError(
-            f"{source} must be a checkpoint that Lightning wrote, got other contents. The encoder "
-            "of plain weights is read by weince_lightning.checkpoints.load_encoder."
-        )
-    names = (
-        LightningModule.CHECKPOINT_HYPER_PARAMS_KEY,
-        LightningDataModule.CHECKPOINT_HYPER_PARAMS_KEY,
-        CHECKPOINT_KEY,
-    )
-    return {name: checkpoint[name] for name in names if name in checkpoint}
 
 
 def _constructor_arguments(module: LightningModule) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from weince_lightning.checkpoints.record import HYPER_PARAMETERS
 from weince_lightning.checks import check_flag
 from weince_lightning.losses import WEINCELoss
 from weince_lightning.module.contrastive import ContrastiveModule, Stage
@@ -169,7 +170,7 @@ class SentenceModule(ContrastiveModule):
         """Save the encoder's sizes in place of the folder it came from: its weights are here."""
         super().on_save_checkpoint(checkpoint)
         settings = self.backbone.settings()
-        checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY].update(
+        checkpoint[HYPER_PARAMETERS].update(
             encoder=settings["encoder"], encoder_options=settings["options"]
         )
 

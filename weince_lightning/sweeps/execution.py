@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weince_lightning.checkpoints import CheckpointError, read_checkpoint
+from weince_lightning.checkpoints import CheckpointError, open_checkpoint
 from weince_lightning.sweeps import history
 from weince_lightning.sweeps.folder import RunFolder, alone, describe, read_json, write_json
 from weince_lightning.sweeps.processes import Command, Processes
@@ -195,13 +195,10 @@ def _furthest(folder: RunFolder, is_to_resume: bool = False) -> Path | None:
 
 def _progress(path: Path) -> Iterator[tuple[tuple[int, int, bool, float], Path]]:
     """Give steps and epochs of a checkpoint; -1 epochs if it can not be resumed."""
-    with suppress(CheckpointError, LookupError, TypeError):
-        checkpoint = read_checkpoint(path)
-        steps, epochs = int(checkpoint["global_step"]), -1
-        if "loops" in checkpoint:
-            progress = checkpoint["loops"]["fit_loop"]["epoch_progress"]
-            epochs = int(progress["current"]["processed"])
-        yield (steps, epochs, path.stem == "last", path.stat().st_mtime), path
+    with suppress(CheckpointError):
+        if progress := open_checkpoint(path).progress:
+            epochs = -1 if progress.epochs is None else progress.epochs
+            yield (progress.steps, epochs, path.stem == "last", path.stat().st_mtime), path
 
 
 def _what_happened(status: int, log: Path) -> str:

@@ -1,0 +1,85 @@
+"""Report of a diagnosis as a folder: a page, the numbers, the figures."""
+
+import json
+import os
+from pathlib import Path
+from typing import Literal
+
+from weince_lightning.checkpoints.files import whole_file
+from weince_lightning.diagnostics.diagnosis import Diagnosis
+from weince_lightning.diagnostics.figures import draw
+from weince_lightning.diagnostics.page import render_page
+from weince_lightning.diagnostics.verdict import pronounce
+
+KINDS: tuple[Literal["png", "svg"], ...] = ("png", "svg")
+"""Formats of the figures."""
+
+_NUMBERS = "diagnosis.json"
+
+
+def check_report_folder(folder: Path) -> None:
+    """Refuse a folder that cannot be written to, or that holds files of other kinds.
+
+    Raises:
+        ValueError: If it is such a folder.
+    """
+    there = next(each for each in (folder, *folder.parents) if each.exists() or each.is_symlink())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        what = "cannot be written to" if there.is_dir() else "is no folder"
+        raise ValueError(
+            f"output must be a folder that can be written to, got {folder}: {there} {what}."
+        )
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / _NUMBERS).is_file():
+        raise ValueError(
+            f"output must be a new folder, an empty one or that of an earlier diagnosis, got "
+            f"{folder}, which holds other files."
+        )
+
+
+def write_report(diagnosis: Diagnosis, folder: str | Path, source: str) -> Path:
+    """Write a diagnosis to a folder, in the place of an earlier one.
+
+    Args:
+        diagnosis: The numbers.
+        folder: A new folder, an empty one or that of an earlier diagnosis.
+        source: What was diagnosed, for the title.
+
+    Returns:
+        The page, ``report.html``. Beside it are ``diagnosis.json`` and ``figures/``.
+
+    Raises:
+        ValueError: If the folder holds other files, or cannot be written to.
+    """
+    folder = Path(folder)
+    check_report_folder(folder)
+    verdict = pronounce(diagnosis)
+    pictures = draw(diagnosis)
+    numbers = {
+        "source": source,
+        **diagnosis.numbers(),
+        "verdict": {"headline": verdict.headline, "findings": verdict.findings},
+    }
+    files = {
+        # First: by it the folder is known as that of a diagnosis.
+        _NUMBERS: json.dumps(numbers, indent=2, allow_nan=False).encode() + b"\n",
+        **{
+            f"figures/{name}.{kind}": picture.render(kind)
+            for name, picture in pictures.items()
+            for kind in KINDS
+        },
+        "report.html": render_page(diagnosis, verdict, pictures, source).encode(),
+    }
+    try:
+        (folder / "figures").mkdir(parents=True, exist_ok=True)
+        # An earlier report may have figures that this one has not.
+        for earlier in (folder / "figures").iterdir():
+            if f"figures/{earlier.name}" not in files and earlier.suffix[1:] in KINDS:
+                earlier.unlink()
+        for name, content in files.items():
+            with whole_file(folder / name) as file:
+                file.write(content)
+    except OSError as error:
+        raise ValueError(
+            f"output must be a folder that can be written to, got {folder}: {error.strerror}."
+        ) from error
+    return folder / "report.html"

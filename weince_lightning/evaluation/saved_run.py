@@ -1,0 +1,82 @@
+"""Data module and backbone of the run that wrote a checkpoint, built from its settings."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+from jsonargparse import ArgumentError, ArgumentParser
+from lightning.pytorch import LightningDataModule
+from torch import nn
+
+from weince_lightning.checkpoints.record import Checkpoint, RunSettings
+
+
+def built_data_arguments(run: RunSettings) -> dict[str, str]:
+    """Return the data arguments that were objects built in Python, such as ``data.sampler``.
+
+    Args:
+        run: Settings of a run.
+
+    Returns:
+        Their classes by name. ``data.transforms`` is left out: it augments training images alone.
+    """
+    return {
+        key: name
+        for key, name in run.built_in_python.items()
+        if key.startswith("data.") and key != "data.transforms"
+    }
+
+
+def saved_backbone(run: RunSettings) -> dict[str, Any] | None:
+    """Return class path and arguments of the backbone; None if it has a name or was not saved."""
+    init_args = (run.settings.get("model") or {}).get("init_args") or {}
+    backbone = init_args.get("backbone")
+    return dict(backbone) if isinstance(backbone, Mapping) else None
+
+
+def build_saved_data(checkpoint: Checkpoint) -> tuple[LightningDataModule, dict[str, Any]]:
+    """Build the data module with which a checkpoint was trained.
+
+    The settings name classes that are imported and called, as a configuration file does.
+
+    Args:
+        checkpoint: An open checkpoint.
+
+    Returns:
+        The data module, and its class path and arguments.
+
+    Raises:
+        ValueError: If the settings are not there, hold objects built in Python, or do not fit the
+            class.
+    """
+    run = checkpoint.run_settings() if checkpoint.is_lightning else None
+    if run is None or "data" not in run.settings:
+        raise ValueError(
+            f"data must be given: {checkpoint.source} holds no settings of its data module."
+        )
+    for key, name in built_data_arguments(run).items():
+        raise ValueError(
+            f"data must be given: {checkpoint.source} was written with {name} as {key}, built in "
+            "Python, which cannot be rebuilt from it."
+        )
+    return _build(LightningDataModule, run.settings["data"])
+
+
+def build_saved_backbone(checkpoint: Checkpoint) -> nn.Module | None:
+    """Build a backbone that was given by class path; None if it has a name or was not saved."""
+    run = checkpoint.run_settings() if checkpoint.is_lightning else None
+    settings = None if run is None else saved_backbone(run)
+    return None if settings is None else _build(nn.Module, settings)[0]
+
+
+def _build(kind: type, settings: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--part", type=kind)
+    try:
+        config = parser.parse_object({"part": settings})
+    except ArgumentError as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    plain: dict[str, Any] = yaml.safe_load(parser.dump(config, "yaml", False))["part"]
+    # Its name since jsonargparse 4.49.
+    instantiate = getattr(parser, "instantiate", None) or parser.instantiate_classes
+    return instantiate(config).part, plain
