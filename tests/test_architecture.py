@@ -18,6 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 NAME = "weince_lightning"
 
 FLOORS = (
+    {"checks"},
     {"functional", "extremes", "distributed", "networks", "yaml_files", "figures"},
     {"losses", "data", "checkpoints", "layers"},
     {"module", "integrations", "sweeps"},
@@ -204,6 +205,10 @@ def test_functional_needs_torch_alone():
             assert third_parties(tree) <= (
                 {"torch", "numpy"} if file.name in ("splits.py", "tails.py") else {"torch"}
             )
+
+
+def test_checks_need_python_alone():
+    assert third_parties(ast.parse((PACKAGE / "checks.py").read_text(encoding="utf-8"))) == set()
 
 
 def test_extremes_needs_numpy_and_scipy_alone():

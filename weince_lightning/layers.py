@@ -1,6 +1,5 @@
 """Layers of settings: what stands behind a path or the name of a packaged configuration."""
 
-import difflib
 from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from weince_lightning.checks import nearest_words
 from weince_lightning.yaml_files import YAMLFileError, load_settings, read_text
 
 KEY = "layers"
@@ -100,11 +100,6 @@ def as_yaml(content: dict[str, Any]) -> str:
     return text
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Name the known one that is most like a name."""
-    return difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-
-
 def _read(path: Path, above: tuple[Path, ...]) -> Iterator[Layer]:
     place = path.resolve()
     if place in above:
@@ -133,7 +128,7 @@ def _find(name: str, folder: Path, where: str) -> Path:
         return known[wanted]
     raise YAMLFileError(
         f"{where} must name files, seen from {folder}, or packaged configurations, got {name!r}. "
-        f"The nearest packaged one is {nearest(wanted, known)!r}."
+        f"The nearest packaged one is {nearest_words(wanted, known, cutoff=0)[0]!r}."
     )
 
 

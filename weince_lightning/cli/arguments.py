@@ -1,7 +1,6 @@
 """What the command line says before Lightning reads it: packaged configurations, defaults, help."""
 
 import argparse
-import difflib
 import re
 import sys
 from collections.abc import Container, Sequence
@@ -9,7 +8,8 @@ from itertools import pairwise
 from os.path import isfile
 from typing import NoReturn
 
-from weince_lightning.layers import Layer, nearest, parse_layers, read_layers
+from weince_lightning.checks import did_you_mean, nearest_words
+from weince_lightning.layers import Layer, parse_layers, read_layers
 from weince_lightning.layers import packaged_configs as packaged_configs
 from weince_lightning.layers import packaged_sweeps as packaged_sweeps
 from weince_lightning.yaml_files import YAMLFileError
@@ -133,7 +133,7 @@ def find_config(name: str) -> str:
         return str(known[wanted])
     raise UsageError(
         f"-c must name a YAML file or a packaged configuration, got {name!r}. "
-        f"The nearest packaged one is {nearest(wanted, known)!r}."
+        f"The nearest packaged one is {nearest_words(wanted, known, cutoff=0)[0]!r}."
     )
 
 
@@ -172,8 +172,7 @@ def complete_arguments(arguments: Sequence[str]) -> list[str]:
     """
     command, layers, options = arguments[0], list[str](), list[str]()
     if command not in COMMANDS:
-        near = difflib.get_close_matches(command, COMMANDS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(command, COMMANDS, quote="'")
         raise UsageError(
             f"the command must be one of {', '.join(COMMANDS)}, got {command!r}.{hint} "
             "See weince --help."

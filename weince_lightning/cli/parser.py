@@ -1,6 +1,5 @@
 """Errors of the command line in a line or two, with the nearest known name."""
 
-import difflib
 import inspect
 import os
 import pkgutil
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 from jsonargparse import Namespace, Path  # type: ignore[attr-defined]
 from lightning.pytorch.cli import LightningArgumentParser
 
+from weince_lightning.checks import did_you_mean
 from weince_lightning.cli.arguments import UsageError, read_config
 from weince_lightning.layers import Layer, read_layers
 
@@ -131,11 +131,13 @@ def _essence(message: str, options: Iterable[str]) -> _Problem:
         # The innermost class is the one that was meant.
         class_path, name = unknown[-1]
         known = inspect.signature(pkgutil.resolve_name(class_path)).parameters
-        return _Problem(f"{class_path} has no argument {name!r}.{_hint(name, known)}", name)
+        hint = did_you_mean(name, known, "'")
+        return _Problem(f"{class_path} has no argument {name!r}.{hint}", name)
     if option := _UNKNOWN_OPTION.search(message):
         name = option[1]
         keys = [key.removeprefix("--") for key in options]
-        hint = _hint(name, keys) or _hint(name.partition(".")[0], keys)
+        section = name.partition(".")[0]
+        hint = did_you_mean(name, keys, "'") or did_you_mean(section, keys, "'")
         return _Problem(f"there is no option {name!r}.{hint}", name)
     if wrong := _WRONG_VALUE.findall(message):
         key, problem = wrong[-1]
@@ -163,8 +165,3 @@ def _innermost(message: str) -> _Problem | None:
     names = names.replace("NoneType", "null").replace(" | ", " or ")
     hint = " A class is named by its import path." if "import path" in tree else ""
     return _Problem(f"{key} must be one of {names}, got {value!r}.{hint}", key)
-
-
-def _hint(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""

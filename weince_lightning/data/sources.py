@@ -152,9 +152,10 @@ def read_image_folder(data_dir: Path, split: str) -> Images:
     _require(data_dir, [folder.name])
     if classes:
         labels = {name: label for label, name in enumerate(classes)}
-        strangers = {path.name for path in folder.iterdir() if path.is_dir()} - set(classes)
-        if strangers:
-            found = f"also {', '.join(sorted(strangers))}"
+        found_classes = {path.name for path in folder.iterdir() if path.is_dir()}
+        unexpected_classes = found_classes - set(classes)
+        if unexpected_classes:
+            found = f"also {', '.join(sorted(unexpected_classes))}"
             raise MissingDataError(_broken(folder, "hold class folders of train only", found))
         files = make_dataset(str(folder), labels, extensions=IMG_EXTENSIONS, allow_empty=True)
     else:

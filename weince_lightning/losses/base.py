@@ -8,21 +8,24 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
+from weince_lightning.checks import check_choice, check_flag, check_integer
 from weince_lightning.distributed import gather, world_size
 from weince_lightning.functional.candidates import Candidates, Scores
-from weince_lightning.functional.checks import check_batch, check_labelled
 from weince_lightning.functional.contrastive import (
     Objective,
     Whole,
     negated_similarities,
 )
 from weince_lightning.functional.fused import Blend
+from weince_lightning.functional.inputs import (
+    check_batch,
+    check_temperature,
+    check_temperature_tensor,
+)
 from weince_lightning.functional.layouts import (
-    Labelled,
     Layout,
     build_bank_candidates,
     build_candidates,
-    build_labelled_candidates,
     working_dtype,
 )
 from weince_lightning.functional.links import shortfall
@@ -32,14 +35,7 @@ from weince_lightning.functional.tails import (
 )
 from weince_lightning.functional.tiled import Tiled
 from weince_lightning.functional.vectors import unit_vectors
-from weince_lightning.losses.checks import (
-    check_choice,
-    check_flag,
-    check_integer,
-    check_temperature,
-    check_temperature_tensor,
-)
-from weince_lightning.losses.exchange import Views, gather_labelled, gather_views
+from weince_lightning.losses.exchange import Views, gather_views
 from weince_lightning.losses.links import WeibitLink
 from weince_lightning.losses.parts import TopMTerm
 from weince_lightning.losses.queue import create_queue
@@ -47,7 +43,33 @@ from weince_lightning.losses.results import BatchCandidates, ContrastiveTerms, T
 
 
 class ContrastiveLoss(nn.Module, ABC):
-    """What InfoNCE and WEINCE have in common."""
+    r"""A contrastive loss of two views: a mean over anchors, each among its candidates.
+
+    All losses take these arguments, which ``weince fit --help`` shows from here.
+
+    Args:
+        temperature: Temperature :math:`\tau > 0`, dimensionless; a number, or a 0-dim tensor that
+            then gets a gradient.
+        layout: "views" (NT-Xent: all other embeddings are candidates), "pairs" (CLIP: the other
+            side, symmetrised) or "queries" (one way: ``z0`` against ``z1``).
+        gather_distributed: Use the candidates of all processes, where there are several. It
+            expects gradients to be averaged over the processes, as DistributedDataParallel does.
+        queue_size: How many keys of earlier batches are negatives too, of the anchors of ``z0``
+            alone; at least 0. Each training step adds its ``z1`` with their ``ids`` (those of all
+            processes if ``gather_distributed``) after its loss; the newest stay. A key without id
+            matches no anchor. The queue starts empty and is saved with the loss.
+        memory_bank_size: lightly's argument, a number or ``(size, features)``: as ``queue_size``,
+            but the keys are the only negatives beside explicit ones, and the anchors are those of
+            ``z0`` whatever the ``layout``. While the bank is empty, the loss is 0. Excludes
+            ``queue_size``.
+        block_size: Anchors compared at once, at least 1. Memory grows with ``block_size`` times the
+            number of candidates; None chooses from the sizes.
+        top_m_terms: Terms added to the loss.
+
+    Raises:
+        TypeError: If an argument is of the wrong kind.
+        ValueError: If a number is out of its range or a name is unknown.
+    """
 
     def __init__(
         self,
@@ -200,72 +222,6 @@ class ContrastiveLoss(nn.Module, ABC):
         else:
             groups = build_candidates(z0, z1, self.layout, ids, negatives, rows, keys)
         return BatchCandidates(groups, [self._anchors_per_sample * size for size in sizes])
-
-    def supervised_terms(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        references: Tensor | None = None,
-        reference_labels: Tensor | None = None,
-    ) -> ContrastiveTerms:
-        """Compute the loss of labelled samples and its parts: equal labels are positives.
-
-        Each anchor loses the mean, over its positives, of the negative log-probability among all
-        its candidates; its tail is that of candidates with other labels. ``layout`` and
-        the key queue are ignored.
-
-        Args:
-            embeddings: The anchors, raw, shape ``(samples, features)``, any float type.
-            labels: Of each anchor, shape ``(samples,)``, integers.
-            references: The candidates, shape ``(candidates, features)``; None: each anchor's are
-                all other anchors.
-            reference_labels: Of each candidate, shape ``(candidates,)``; with ``references``.
-
-        Returns:
-            The mean over the anchors that have a positive (0 where none has), and its parts, in
-            which the anchors without have 0.
-
-        Raises:
-            TypeError: If an argument is of the wrong kind.
-            ValueError: If shapes do not fit, or the loss has a queue.
-            RuntimeError: If several processes disagree in more than the number of samples.
-
-        References:
-            Khosla et al., "Supervised Contrastive Learning", NeurIPS 2020, arXiv:2004.11362,
-            equation 2, which this is where the logits are those of the softmax.
-
-        Example:
-            >>> import torch
-            >>> from weince_lightning import WEINCELoss
-            >>> z = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
-            >>> labels = torch.tensor([0, 0, 0, 1, 1, 1, 2, 3])
-            >>> WEINCELoss(0.1).supervised_terms(z, labels).per_anchor[6:]
-            tensor([0., 0.])
-        """
-        check_labelled(embeddings, labels, references, reference_labels)
-        if self.queue is not None:
-            raise ValueError(
-                f"{self.queue.argument} must be 0 for labelled samples, got {self.queue.size}. "
-                "Give earlier ones as references."
-            )
-        batch = Labelled(
-            embeddings,
-            labels.to(torch.int64),
-            references,
-            None if reference_labels is None else reference_labels.to(torch.int64),
-            0 if references is None else None,
-        )
-        sizes = [len(embeddings)]
-        if self.gather_distributed and world_size() > 1:
-            batch, sizes = gather_labelled(batch)
-        with _without_autocast(embeddings.device.type):
-            group = build_labelled_candidates(batch).counted()
-            # All with its label, itself aside, are no negatives.
-            count = (group.count_negatives() < group.max_negatives).sum()
-            if len(sizes) > 1:
-                count = gather(count[None], [1] * len(sizes)).sum()
-            weight = len(sizes) / count.clamp_min(1).to(group.anchors.dtype)
-            return self._evaluate([group], sizes, weight, self.temperature)
 
     def _evaluate(
         self,

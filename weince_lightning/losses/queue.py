@@ -6,8 +6,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from weince_lightning.checks import check_integer
 from weince_lightning.functional.layouts import Keys
-from weince_lightning.losses.checks import check_integer
 
 Argument = Literal["queue_size", "memory_bank_size"]
 

@@ -11,6 +11,7 @@ from weince_lightning.callbacks.loggers import log_histograms, log_picture
 from weince_lightning.callbacks.tail.figure import draw_tails
 from weince_lightning.callbacks.tail.pareto import TailShapeLog
 from weince_lightning.callbacks.tail.summary import is_readable, read_picture
+from weince_lightning.checks import check_integer
 from weince_lightning.distributed import gather, row_counts
 from weince_lightning.figures import render_pixels
 
@@ -61,9 +62,7 @@ class TailMonitor(Callback):
     def __init__(
         self, every_n_steps: int = 50, figure: bool = False, fit_threshold: bool = False
     ) -> None:
-        if every_n_steps < 1:
-            raise ValueError(f"every_n_steps must be at least 1, got {every_n_steps}.")
-        self.every_n_steps = every_n_steps
+        self.every_n_steps = check_integer("every_n_steps", every_n_steps, at_least=1)
         self.figure = figure
         self.fit_threshold = fit_threshold
         self._next_step = 1
