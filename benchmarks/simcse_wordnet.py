@@ -13,6 +13,7 @@ called again, it goes on with what is missing.
 import argparse
 import time
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,39 +21,43 @@ from typing import Any
 import numpy as np
 import torch
 from kept_runs import read_runs, write_runs
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.cli import LightningCLI
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from weince_lightning.callbacks import SentenceSimilarityMonitor
-from weince_lightning.cli.arguments import complete_arguments
-from weince_lightning.cli.lightning_cli import WeinceCLI
 from weince_lightning.data import SentenceData
 from weince_lightning.data.pairs import read_pairs
 from weince_lightning.functional.retrieval import top1_among
 from weince_lightning.reporting.intervals import Summary, paired_difference, summarise
 
-CONFIG = "simcse/wordnet_tiny"
+CONFIGS = Path(str(files("weince_lightning.configs")))
 TEMPERATURE = 0.1  # that of the configuration
 CANDIDATES = 1000
 LOSSES = {
-    "InfoNCE": ["-c", "loss/infonce"],
-    "WEINCE, the paper's form": ["-c", "loss/weince"],
-    "WEINCE with shape 1": ["-c", "loss/weince", "--model.loss.shape=1.0"],
+    "InfoNCE": ["-c", f"{CONFIGS}/loss/infonce.yaml"],
+    "WEINCE, the paper's form": ["-c", f"{CONFIGS}/loss/weince.yaml"],
+    "WEINCE with shape 1": ["-c", f"{CONFIGS}/loss/weince.yaml", "--model.loss.shape=1.0"],
 }
-"""What is added to the command."""
+"""Arguments that are added."""
 BASELINE, UNTRAINED = "InfoNCE", "untrained"
 
 
 def train(loss: Sequence[str], seed: int, data: Path, options: Sequence[str]) -> Any:
-    """Run ``weince fit``, and return the command, with its model and data."""
+    """Train as ``weince fit`` does; return Lightning's command line, with its model and data."""
     files = {"train_file": "train.txt", "tokenizer": "vocab.txt", "retrieval_file": "val.tsv"}
     files["test_retrieval_file"] = "test.tsv"
     with TemporaryDirectory() as folder:
-        arguments = ["fit", "-c", CONFIG, *loss, f"--model.loss.temperature={TEMPERATURE}"]
+        arguments = ["fit", "-c", f"{CONFIGS}/simcse/wordnet_tiny.yaml", *loss]
+        arguments += [f"--model.loss.temperature={TEMPERATURE}"]
         arguments += [f"--data.{name}={data / file}" for name, file in files.items()]
         arguments += [f"--seed_everything={seed}", "--trainer.logger=false", *options]
         arguments += [f"--trainer.default_root_dir={folder}", "--trainer.accelerator=cpu"]
-        return WeinceCLI(complete_arguments(arguments))
+        return LightningCLI(
+            LightningModule, LightningDataModule, save_config_callback=None,
+            subclass_mode_model=True, subclass_mode_data=True,
+            auto_configure_optimizers=False, args=arguments,
+        )  # fmt: skip
 
 
 def score(model: LightningModule, data: SentenceData) -> float:

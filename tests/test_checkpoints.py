@@ -322,16 +322,13 @@ def test_a_class_that_is_not_imported_is_named(tmp_path):
         ({"loss": WEINCELoss(queue_size=8)}, "queue_size must be at least 32 to hold the saved"),
         (
             {"loss": WEINCELoss.released(queue_size=40)},
-            "top_m_terms/0 unset instead of TopMTerm.* Only the module has loss.top_m_terms.0.link",
+            r"top_m_terms/0 unset instead of TopMTerm, .*TopMTerm\.$",
         ),
         (
             {"backbone": "resnet18", "projection_dim": 32},
-            "backbone convnet instead of resnet18.*projection_dim 64 instead of 32.* Only the",
+            "backbone convnet instead of resnet18, .*projection_dim 64 instead of 32",
         ),
-        (
-            {"projection_dim": 32},
-            r"projection_head.layers.2.weight: \(64, 512\) must be \(32, 512\)",
-        ),
+        ({"projection_dim": 32}, "projection_dim 64 instead of 32"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_explained(tmp_path, saved_queue, arguments, message):
@@ -341,6 +338,14 @@ def test_a_checkpoint_that_does_not_fit_is_explained(tmp_path, saved_queue, argu
     trainer = make_trainer(tmp_path)
     with pytest.raises(RuntimeError, match=message):
         trainer.fit(make_module(**arguments), make_data(), ckpt_path=saved_queue)
+
+
+def test_tensors_that_differ_are_named_where_no_setting_is_known():
+    state = make_module(projection_dim=32).state_dict()
+    with pytest.raises(RuntimeError, match=r"one: projection_head\.layers\.2\.weight\.$"):
+        make_module().load_state_dict(state)
+    with pytest.raises(RuntimeError, match=r"one: backbone\.\S+ and \d+ more tensors\.$"):
+        make_module(backbone="resnet18").load_state_dict(state)
 
 
 @pytest.fixture(scope="module")

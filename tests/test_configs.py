@@ -2,11 +2,12 @@
 
 import inspect
 import itertools
+import json
 import pkgutil
+from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from cases import few
 from jsonargparse import capture_parser
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -15,12 +16,18 @@ from lightning.pytorch.cli import LightningCLI
 from weince_lightning import ContrastiveModule, WEINCELoss
 from weince_lightning.cli.arguments import find_config, packaged_configs
 from weince_lightning.cli.lightning_cli import WeinceCLI
+from weince_lightning.cli.parser import ConciseParser
 from weince_lightning.data import VisionData
+from weince_lightning.layers import as_yaml, merged, read_layers
 
 CONFIGS = packaged_configs()
 LOSSES = [name for name in CONFIGS if name.startswith("loss/")]
 DATA = [name for name in CONFIGS if name.startswith("data/")]
 COMPLETE = ["digits", "fashion_mnist"]
+SETTINGS = json.loads((Path(__file__).parent / "packaged_settings.json").read_text())
+"""What each configuration sets: values by keys joined by dots, lists as one value."""
+LAYERED = [name for name in CONFIGS if len(read_layers(CONFIGS[name])) > 1]
+ABLATIONS = {"loss/weince_rho": "rho", "loss/weince_aic": "aic"}
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +44,10 @@ def alone(parser):
 def parse(parser, *layers, options=()):
     layers = [part for name in layers for part in ("-c", find_config(name))]
     return parser.parse_args(["fit", *layers, *options]).fit
+
+
+def without_config(parsed):
+    return {key: value for key, value in parsed.as_dict().items() if key != "config"}
 
 
 def build_loss(parser, *layers):
@@ -57,7 +68,27 @@ def settings(part):
 
 
 def load(name):
-    return yaml.safe_load(CONFIGS[name].read_text(encoding="utf-8"))
+    return merged(read_layers(CONFIGS[name]))
+
+
+def leaves(part, path=""):
+    if not isinstance(part, dict) or not part:
+        return {path: part}
+    found = {}
+    for key, value in part.items():
+        found |= leaves(value, f"{path}.{key}" if path else key)
+    return found
+
+
+def nested(settings):
+    content = {}
+    for path, value in settings.items():
+        *sections, key = path.split(".")
+        inner = content
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[key] = value
+    return content
 
 
 def unset_arguments(spec):
@@ -77,6 +108,29 @@ def test_the_promised_configs_are_there():
     assert {"base", *COMPLETE} <= set(CONFIGS)
     promised = ("infonce", "weince", "weince_released", "weince_rho", "weince_aic")
     assert set(LOSSES) == {f"loss/{name}" for name in promised}
+
+
+def test_the_settings_of_every_configuration_are_written_down():
+    assert list(SETTINGS) == sorted(CONFIGS)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_configuration_sets_what_is_written_down_and_nothing_else(name):
+    assert leaves(load(name)) == SETTINGS[name]
+
+
+@pytest.mark.parametrize("name", LAYERED)
+def test_the_command_reads_layers_as_the_one_file_that_sets_the_same(parser, name):
+    under = [] if "data" in load(name) else ["digits"]
+    whole = parse(parser, *under, as_yaml(nested(SETTINGS[name])))
+    assert without_config(parse(parser, *under, name)) == without_config(whole)
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_an_ablation_of_the_gate_is_the_line_that_changes(name):
+    *under, own = read_layers(CONFIGS[name])
+    assert [layer.source for layer in under] == [CONFIGS["loss/weince"]]
+    assert leaves(own.content) == {"model.loss.init_args.gate.init_args.signals": ABLATIONS[name]}
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -162,5 +216,9 @@ def test_loss_file_serves_a_command_of_the_users_own(name, monkeypatch):
 
     arguments = ["command", "-c", find_config(name), "--model.backbone=convnet"]
     monkeypatch.setattr("sys.argv", arguments)
-    cli = LightningCLI(MyModule, VisionData, run=False, seed_everything_default=False)
+    # A file that stands on others needs the parser that knows of them.
+    options = {"parser_class": ConciseParser} if name in LAYERED else {}
+    cli = LightningCLI(MyModule, VisionData, run=False, seed_everything_default=False, **options)
     assert type(cli.model.loss).__name__ == load(name)["model"]["loss"]["class_path"].split(".")[-1]
+    if name in ABLATIONS:
+        assert cli.model.loss.gate.signals == ABLATIONS[name]

@@ -19,7 +19,7 @@ from torchvision.transforms.functional import normalize, resize
 from weince_lightning import ContrastiveModule, InfoNCELoss
 from weince_lightning.cli import main
 from weince_lightning.data import VisionData
-from weince_lightning.diagnostics import encoders
+from weince_lightning.diagnostics import diagnose_checkpoint, encoders, write_report
 from weince_lightning.diagnostics.embedding_files import holds_embeddings, read_embeddings
 from weince_lightning.diagnostics.encoders import build_hub_encoder, embed, read_checkpoint_encoder
 
@@ -391,6 +391,8 @@ def test_a_checkpoint_is_diagnosed_by_its_own_data(folder):
     (checkpoint,) = folder.glob("runs/**/*.ckpt")
     printed = run(checkpoint)
     found = numbers()
+    page = write_report(diagnose_checkpoint(checkpoint), folder / "python", str(checkpoint))
+    assert numbers(page.parent) == found
     assert found["embeddings"] == "projections"
     assert (found["samples"], found["dimension"], found["layout"]) == (359, 64, "views")
     assert found["link"]["lambda_hat"] is not None

@@ -14,7 +14,15 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from weince_lightning.distributed import gather
-from weince_lightning.losses import InfoNCELoss, TailGate, TopMTerm, WeibitLink, WEINCELoss
+from weince_lightning.functional.candidates import compare, score
+from weince_lightning.losses import (
+    BatchCandidates,
+    InfoNCELoss,
+    TailGate,
+    TopMTerm,
+    WeibitLink,
+    WEINCELoss,
+)
 
 pytestmark = pytest.mark.skipif(
     not dist.is_available() or sys.platform == "win32", reason="needs gloo processes"
@@ -81,6 +89,19 @@ class Found(NamedTuple):
     rho0: Tensor
 
 
+def similarities(candidates: BatchCandidates) -> list[Tensor]:
+    """Of each anchor, to its positive, and the sum and the largest of those to its negatives."""
+    columns: list[list[Tensor]] = []
+    for group in candidates.groups:
+        scores = score(group, compare(group).detach())
+        positive = scores.similarity.gather(1, scores.positive)[:, 0]
+        total = scores.fill_excluded_(scores.similarity.clone(), 0.0).sum(dim=1)
+        # Never below -1, so that an anchor without negatives can be compared too.
+        largest = scores.fill_excluded_(scores.similarity.clone(), -1.0).amax(dim=1)
+        columns.append([positive, total, largest])
+    return [torch.cat(column) for column in zip(*columns, strict=True)]
+
+
 def compute(
     loss: InfoNCELoss | WEINCELoss, rows: slice, samples: int, option: str, dtype: torch.dtype
 ) -> Found:
@@ -93,10 +114,12 @@ def compute(
     for step in range(2 if "queue" in option or "bank" in option else 1):
         z0, z1, extra = whole_batch(samples, option, step)
         ids = extra["ids"][rows] if "ids" in extra else None
-        terms = loss.terms(embed(z0), embed(z1), ids, embed(extra.get("negatives")))
+        batch = embed(z0), embed(z1), ids, embed(extra.get("negatives"))
+        candidates = loss.candidates(*batch)
+        terms = loss.terms(*batch)
         terms.loss.backward()
         values.append(terms.loss.detach().double())
-        per_anchor = [terms.per_anchor, terms.num_negatives]
+        per_anchor = [terms.per_anchor, terms.num_negatives, *similarities(candidates)]
         if terms.tail is not None:
             tail = terms.tail
             per_anchor += [tail.gate, tail.shape, tail.beta_hat, tail.rho, tail.delta_aic]

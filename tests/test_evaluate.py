@@ -5,6 +5,7 @@ import io
 import json
 import shutil
 import signal
+import sys
 import time
 
 import pytest
@@ -22,7 +23,12 @@ from weince_lightning.callbacks import KNNMonitor
 from weince_lightning.checkpoints import load_encoder
 from weince_lightning.cli import main
 from weince_lightning.data import VisionData
-from weince_lightning.evaluation import KNNSettings, LinearSettings, evaluate
+from weince_lightning.evaluation import (
+    KNNSettings,
+    LinearSettings,
+    evaluate,
+    evaluate_checkpoint,
+)
 from weince_lightning.evaluation.cache import data_digest
 from weince_lightning.evaluation.features import extract_features
 from weince_lightning.functional.splits import stratified_split
@@ -116,6 +122,51 @@ def test_an_evaluation_is_that_of_the_encoders_features(checkpoint):
     assert f"{found['linear']['test_top1']['mean']:.4f}" in output
     assert "stop well short of" in output
     assert "evaluation.json" in output
+
+
+def test_the_command_is_the_function(checkpoint, tmp_path):
+    copy = shutil.copy(checkpoint, tmp_path / "copy.ckpt")
+    run(checkpoint, *QUICK)
+    found = evaluate_checkpoint(copy, linear=QUICK_SETTINGS[0], knn=QUICK_SETTINGS[1])
+    written = json.loads((tmp_path / "copy" / "evaluation.json").read_text())
+    assert json.loads(json.dumps(found)) == written
+    # The command's data module is built by its parser, the function's from the settings alone.
+    assert written == {**results(checkpoint), "checkpoint": "copy.ckpt"}
+
+
+def test_a_data_module_built_in_python_gives_the_same_numbers(checkpoint):
+    data = VisionData("digits", batch_size=32)
+    found = evaluate_checkpoint(checkpoint, data, linear=None, knn=QUICK_SETTINGS[1])
+    run(checkpoint, "--linear=null", "--knn.seeds=[1]")
+    assert numbers(found) == numbers(results(checkpoint))
+    assert found["settings"]["data"]["init_args"]["batch_size"] == 32
+
+
+def test_the_function_says_what_must_be_given(checkpoint, own_checkpoint):
+    with pytest.raises(ValueError, match="linear and knn must not both be None"):
+        evaluate_checkpoint(checkpoint, linear=None, knn=None)
+    with pytest.raises(ValueError, match=r"data must be given: .*own\.ckpt holds no settings"):
+        evaluate_checkpoint(own_checkpoint)
+
+
+def test_an_evaluation_opens_the_file_at_most_twice(checkpoint, monkeypatch):
+    """Once for its checksums and once for its content: settings, encoder and loss share it."""
+    opened, loaded, load = [], [], torch.load
+
+    def count_open(event, arguments):
+        if event == "open" and str(arguments[0]) == str(checkpoint):
+            opened.append(event)
+
+    def count_load(file, *arguments, **options):
+        loaded.append(str(file))
+        return load(file, *arguments, **options)
+
+    monkeypatch.setattr(torch, "load", count_load)
+    sys.addaudithook(count_open)
+    run(checkpoint, *QUICK)
+    assert results(checkpoint)["loss"]
+    assert loaded.count(str(checkpoint)) == 1
+    assert 1 <= len(opened) <= 2
 
 
 def test_the_online_number_is_that_of_the_reloaded_checkpoint(trained, checkpoint):

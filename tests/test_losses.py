@@ -1,11 +1,13 @@
 """The losses: oracle, limits, invariances, precision, errors."""
 
+import inspect
 import math
 
 import pytest
 import reference
 import torch
 from cases import few
+from jsonargparse import ArgumentParser
 from lightly.loss import NTXentLoss
 from torch import Tensor
 
@@ -613,6 +615,15 @@ def test_wrong_batches_are_refused(call, error, message):
 def test_one_sample_has_no_negative_and_says_so(build, layout):
     with pytest.raises(ValueError, match=f'at least 2 samples in layout "{layout}", got 1'):
         build(layout=layout)(torch.ones(1, 4), torch.ones(1, 4))
+
+
+@pytest.mark.parametrize("kind", [InfoNCELoss, WEINCELoss])
+def test_the_help_of_the_command_describes_every_argument(kind):
+    parser = ArgumentParser()
+    parser.add_class_arguments(kind)
+    named = {action.dest: action.help for action in parser._actions}
+    for name in inspect.signature(kind).parameters:
+        assert "." in named[name], name
 
 
 def test_one_sample_with_explicit_negatives_works():

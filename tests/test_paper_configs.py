@@ -1,4 +1,4 @@
-"""The paper's runs: complete files that differ in what they name, and take a training step."""
+"""The paper's runs: files over base and data that state what differs, and take a training step."""
 
 import itertools
 import re
@@ -7,12 +7,12 @@ from typing import NamedTuple
 import data_files
 import pytest
 import torch
-import yaml
 from cases import few
 from jsonargparse import capture_parser
 
 from weince_lightning.cli.arguments import complete_arguments, find_config, packaged_configs
 from weince_lightning.cli.lightning_cli import WeinceCLI
+from weince_lightning.layers import merged, read_layers
 
 CONFIGS = packaged_configs()
 PAPER = [name for name in CONFIGS if name.startswith("paper/")]
@@ -98,7 +98,7 @@ def settings(config):
 
 
 def load(name):
-    return yaml.safe_load(CONFIGS[name].read_text(encoding="utf-8"))
+    return merged(read_layers(CONFIGS[name]))
 
 
 def leaves(part, path=""):
@@ -135,6 +135,15 @@ def test_file_holds_every_setting_of_its_data_file_and_agrees(name):
 
 
 @pytest.mark.parametrize("name", PAPER)
+def test_file_states_only_what_differs_from_base_and_data(name):
+    *under, own = read_layers(CONFIGS[name])
+    data = f"data/{name.partition('/')[2].rpartition('_resnet')[0] or 'tiny_imagenet'}"
+    assert [layer.source for layer in under] == [CONFIGS["base"], CONFIGS[data]]
+    stated = {"data.init_args.num_workers", *NAMED[1:]}
+    assert {*leaves(own.content)} == stated
+
+
+@pytest.mark.parametrize("name", PAPER)
 def test_files_set_the_same_and_differ_in_data_set_and_backbone_alone(name):
     first, own = leaves(load(PAPER[0])), leaves(load(name))
     assert list(own) == list(first)
@@ -150,9 +159,10 @@ def test_file_is_named_after_its_data_set_and_backbone_and_says_so(name):
     assert commands == [(name, "loss/weince"), (name, "loss/infonce")]
 
 
-@pytest.mark.parametrize("name", PAPER)
+@pytest.mark.parametrize("name", [*PAPER, "base"])
 def test_every_value_of_data_and_model_has_its_source_beside_it(name):
-    _, found, text = CONFIGS[name].read_text(encoding="utf-8").partition("\ndata:\n")
+    section = "\nmodel:\n" if name == "base" else "\ndata:\n"
+    _, found, text = CONFIGS[name].read_text(encoding="utf-8").partition(section)
     lines = [line for line in text.splitlines() if not line.endswith(":")]
     for before, line in itertools.pairwise(["", *lines]):
         is_explained = "#" in line or before.lstrip().startswith("#")

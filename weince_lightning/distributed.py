@@ -1,4 +1,4 @@
-"""The only file that talks to other processes."""
+"""Exchange with other processes: the only user of ``torch.distributed``."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -5,8 +5,9 @@ import pytest
 import torch
 from matplotlib.text import Text
 
-from weince_lightning.callbacks.tail.figure import AnchorTail, TailPicture, draw_tails, render
+from weince_lightning.callbacks.tail.figure import AnchorTail, TailPicture, draw_tails
 from weince_lightning.callbacks.tail.summary import read_picture
+from weince_lightning.figures import render_pixels
 from weince_lightning.functional.candidates import compare, score
 from weince_lightning.functional.contrastive import weince
 from weince_lightning.functional.layouts import build_candidates
@@ -80,7 +81,7 @@ def test_the_shares_are_means_over_the_anchors_of_autograd_shares(generator):
         similarity = scores.similarity.clone().requires_grad_()
         part = scores._replace(similarity=similarity)
         weince(part, gate, terms.tail.shape, 0.2).sum().backward()
-        sizes = scores.fill_others_(similarity.grad.abs(), 0.0).sort(1, descending=True).values
+        sizes = scores.fill_excluded_(similarity.grad.abs(), 0.0).sort(1, descending=True).values
         shares = sizes.cumsum(1)[:, [0, 3, 7]] / sizes.sum(1, keepdim=True)  # of 78 negatives
         np.testing.assert_allclose(found, shares.mean(dim=0), rtol=1e-9)
 
@@ -175,14 +176,14 @@ def test_every_axis_is_labelled_and_every_text_large_enough_at_1000_pixels(figur
 
 
 def test_no_text_is_cut_off_and_the_background_is_white(figure):
-    pixels = render(figure)
+    pixels = render_pixels(figure)
     assert pixels.shape == (540, 1500, 4)
     for edge in (pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]):
         assert (edge == 255).all()
 
 
 def test_panels_do_not_run_into_each_other(figure):
-    render(figure)
+    render_pixels(figure)
     boxes = [axes.get_tightbbox() for axes in figure.axes]
     assert boxes[0].x1 <= boxes[1].x0
     assert boxes[1].x1 <= boxes[2].x0
@@ -227,7 +228,7 @@ def test_the_lines_are_the_fits_of_the_points_that_count():
     ids=["none", "one point", "two points", "constant", "almost constant", "two heaps"],
 )
 def test_degenerate_tails_are_drawn_without_a_warning(tails, recwarn):
-    assert render(draw_tails(picture_with(tails, rho=[0.3]), "")).shape == (540, 1500, 4)
+    assert render_pixels(draw_tails(picture_with(tails, rho=[0.3]), "")).shape == (540, 1500, 4)
     assert not recwarn.list
 
 

@@ -13,8 +13,8 @@ import torch
 
 from weince_lightning.diagnostics.diagnosis import SHARES
 from weince_lightning.diagnostics.figures import draw
-from weince_lightning.diagnostics.figures.picture import DARK, LIGHT
 from weince_lightning.extremes.threshold import qq_points
+from weince_lightning.figures import DARK, LIGHT
 
 BATCHES = ["evidence", "gate", "gradient_shares"]
 

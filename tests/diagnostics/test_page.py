@@ -11,9 +11,9 @@ import diagnoses
 import pytest
 
 from weince_lightning.diagnostics.figures import draw
-from weince_lightning.diagnostics.figures.picture import DARK, LIGHT
 from weince_lightning.diagnostics.page import SECTIONS, render_page
 from weince_lightning.diagnostics.verdict import pronounce
+from weince_lightning.figures import DARK, LIGHT
 
 NASTY = "<script>alert('x')</script> & \"a\" $headline.npy"
 VOID = {"meta", "link", "source", "img"}

@@ -14,7 +14,7 @@ def scores_of(group: Candidates) -> Scores:
 
 
 def count_negatives(scores: Scores) -> torch.Tensor:
-    return scores.fill_others_(torch.ones_like(scores.similarity), 0.0).sum(dim=1)
+    return scores.fill_excluded_(torch.ones_like(scores.similarity), 0.0).sum(dim=1)
 
 
 def test_rows_have_length_one_whatever_their_length(generator):
@@ -147,7 +147,7 @@ def test_a_bank_compares_each_anchor_with_its_own_positive_and_the_keys(generato
     u0, u1 = unit_vectors(z0[1:3]), unit_vectors(z1[1:3])
     torch.testing.assert_close(similarity[:, :-1], u0 @ keys.vectors.T)
     torch.testing.assert_close(similarity[:, -1], (u0 * u1).sum(dim=1))
-    assert group.others.tolist() == [[5], [5]]
+    assert group.excluded_columns.tolist() == [[5], [5]]
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.uint16, torch.uint64])

@@ -29,7 +29,7 @@ def test_the_loss_keeps_its_relative_accuracy(margin):
 
 def test_no_negatives_give_no_loss_and_no_gradient():
     scores = one_anchor([0.3, 0.4])
-    masked = scores._replace(left_out=torch.ones(1, 2, dtype=torch.bool))
+    masked = scores._replace(excluded_mask=torch.ones(1, 2, dtype=torch.bool))
     logits = scores.similarity.requires_grad_()
     loss = cross_entropy(masked, logits)
     loss.backward()
@@ -40,4 +40,4 @@ def test_no_negatives_give_no_loss_and_no_gradient():
 def test_the_hardest_negatives_are_the_most_similar_ones():
     kept = hardest_negatives(one_anchor([0.0, 0.1, 0.9, -0.5, 0.4]), 2)
     assert kept.similarity[0].tolist() == pytest.approx([0.0, 0.9, 0.4])
-    assert kept.fill_others_(torch.ones(1, 3), 0.0).tolist() == [[0.0, 1.0, 1.0]]
+    assert kept.fill_excluded_(torch.ones(1, 3), 0.0).tolist() == [[0.0, 1.0, 1.0]]

@@ -38,7 +38,7 @@ def shares_by_autograd(scores, gate, shape, counts):
     """Walk over anchors and negatives; ``counts(K)`` says how many of K are the hardest."""
     similarity = scores.similarity.clone().requires_grad_()
     weince(scores._replace(similarity=similarity), gate, shape, TEMPERATURE).sum().backward()
-    is_negative = scores.fill_others_(torch.ones_like(scores.similarity), 0.0).bool()
+    is_negative = scores.fill_excluded_(torch.ones_like(scores.similarity), 0.0).bool()
     found = []
     for row, gradient, negative in zip(
         scores.similarity, similarity.grad, is_negative, strict=True

@@ -1,8 +1,12 @@
 """``weince report`` as a person types it."""
 
+import re
+import shlex
+
 import pytest
 
 from weince_lightning.cli import main
+from weince_lightning.reporting import report, write_report
 
 
 def test_the_command_shows_the_table_and_names_the_files(sweep, capsys):
@@ -26,10 +30,28 @@ def test_options_reach_the_comparison(sweep, capsys):
     for seed in (7, 21, 63):
         value = {"values": [0.9]}
         sweep.change("infonce", "temperature=0.5", seed, "knn", "val_top1_k50", value)
-    main(["report", str(sweep.path), "--select=knn.val_top1_k50", "--allow_incomplete"])
+    main(["report", str(sweep.path), "--select=knn.val_top1_k50", "--allow-incomplete"])
     shown = capsys.readouterr().out
     assert "temperature=0.5 (of 2)" in shown
     assert "**Incomplete**" in shown
+
+
+def test_the_old_spelling_of_a_flag_is_accepted_and_named_in_one_line(sweep, capsys):
+    sweep.file("weince", "default", 21).unlink()
+    main(["report", str(sweep.path), "--allow_incomplete"])
+    said = capsys.readouterr()
+    assert "**Incomplete**" in said.out
+    assert said.err == "weince: --allow_incomplete is now spelled --allow-incomplete.\n"
+
+
+def test_the_command_writes_what_python_writes(sweep, capsys):
+    sweep.file("weince", "default", 21).unlink()
+    options = {"select": "knn.val_top1_k50", "allow_incomplete": True}
+    files = write_report(report(sweep.path, **options))
+    written = {file: file.read_bytes() for file in files}
+    command = re.search(r"Made by `weince (.+?)`", (sweep.path / "report.md").read_text())[1]
+    main(shlex.split(command))
+    assert {file: file.read_bytes() for file in files} == written
 
 
 def test_a_sweep_that_is_still_running_can_be_reported_on_again(sweep, capsys):
@@ -39,7 +61,7 @@ def test_a_sweep_that_is_still_running_can_be_reported_on_again(sweep, capsys):
     main(["report", str(sweep.path)])
     shown = capsys.readouterr().out
     assert "WEINCE is not compared: 2 of 3 seeds." in shown
-    assert "--allow_incomplete compares all arms" in shown
+    assert "--allow-incomplete compares all arms" in shown
     hidden.write_bytes(content)
     main(["report", str(sweep.path)])
     assert "2 of 3 seeds" not in capsys.readouterr().out
@@ -70,5 +92,5 @@ def test_help_names_what_is_read_and_written(capsys):
         main(["report", "--help"])
     assert exit_info.value.code == 0
     shown = capsys.readouterr().out
-    for word in ("DIR/sweep.yaml", "report.json", "--allow_incomplete", "linear.val_top1"):
+    for word in ("DIR/sweep.yaml", "report.json", "--allow-incomplete", "linear.val_top1"):
         assert word in shown

@@ -197,7 +197,7 @@ def test_a_configuration_without_the_number_of_the_choice_is_not_chosen(sweep):
     sweep.change("infonce", "temperature=0.1", 21, "linear", "val_top1", float("nan"))
     arm = arms_of(sweep)["infonce"]
     assert arm.chosen.point == "temperature=0.5"
-    assert (arm.configurations[0].missing, arm.configurations[0].lacking) == ([], [21])
+    assert (arm.configurations[0].missing, arm.configurations[0].missing_metric) == ([], [21])
 
 
 def test_without_the_baseline_there_are_no_differences(sweep):

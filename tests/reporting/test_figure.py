@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
 
+from weince_lightning.figures import encode
 from weince_lightning.reporting import compare, read_results
-from weince_lightning.reporting.figure import as_png, draw
+from weince_lightning.reporting.figure import draw
 
 
 def figure_of(sweep, **options):
@@ -97,7 +98,7 @@ def test_labels_of_many_arms_do_not_touch_and_nothing_is_cut_off(sweep, num_arms
     sweep.plan["arms"], sweep.plan["paper"] = arms, {}
     sweep.write_plan()
     figure = figure_of(sweep)
-    pixels = matplotlib.image.imread(io.BytesIO(as_png(figure)))
+    pixels = matplotlib.image.imread(io.BytesIO(encode(figure, "png")))
     border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
     np.testing.assert_array_equal(border, 1)
     boxes = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()]

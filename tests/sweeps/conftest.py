@@ -3,9 +3,11 @@
 import os
 
 import pytest
-from sweep_folders import WorkingFolder
+from sweep_folders import RUNS, WorkingFolder
 
 from weince_lightning.cli import main
+from weince_lightning.cli.sweep_commands import COMMANDS
+from weince_lightning.sweeps import run_sweep
 
 
 @pytest.fixture
@@ -31,11 +33,12 @@ def sweep(capsys):
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory):
-    """The working folder of a sweep that came to its end; nobody may change it."""
+    """The working folder of a sweep run from Python to its end; nobody may change it."""
     work, before = WorkingFolder(tmp_path_factory.mktemp("finished")), os.getcwd()
     os.chdir(work.path)
     try:
-        main(["sweep", "small.yaml"])
+        outcome = run_sweep("small.yaml", COMMANDS)
     finally:
         os.chdir(before)
+    assert outcome == ({}, None, len(RUNS))
     return work

@@ -11,11 +11,11 @@ import pytest
 from sweep_folders import RUNS, SWEEP
 
 from weince_lightning.cli import main
-from weince_lightning.cli.arguments import UsageError, find_config
-from weince_lightning.cli.sweep import evaluate, fit, sweep
+from weince_lightning.cli.arguments import UsageError
+from weince_lightning.cli.sweep import sweep
+from weince_lightning.cli.sweep_commands import COMMANDS
 from weince_lightning.sweeps import SweepError, read_sweep
 from weince_lightning.sweeps.cluster import ClusterJob, connect
-from weince_lightning.sweeps.execution import Commands
 from weince_lightning.sweeps.folder import run_folder
 
 SLURM = ["--engine", "slurm", "--slurm.timeout_min", "60"]
@@ -36,9 +36,7 @@ def one_job(work, options):
     """One run as a job."""
     work.write("small.yaml", {**SWEEP, "options": options})
     folder = run_folder(work.output, read_sweep("small.yaml").runs()[0])
-    commands = Commands(fit, evaluate, find_config)
-    preload = ["weince_lightning.cli.lightning_cli"]
-    return ClusterJob(folder, commands, preload, keep_checkpoints=True)
+    return ClusterJob(folder, COMMANDS, keep_checkpoints=True)
 
 
 def wait_for(condition, seconds=240):

@@ -14,8 +14,8 @@ import torch
 from sweep_folders import LAST, LAYER, RUNS, SWEEP, TAILS
 
 from weince_lightning.cli import main
+from weince_lightning.sweeps import read_sweep
 from weince_lightning.sweeps.folder import alone, run_folder
-from weince_lightning.sweeps.plan import read_sweep
 
 OWN_CLASSES = """
 import os, signal, torch, weince_lightning
@@ -264,7 +264,7 @@ def test_what_the_commands_would_refuse_is_refused_before_anything_is_trained(
         (["nowhere.yaml"], 1, "SWEEP must be a YAML file or one of sweeps/"),
         ([], 2, "required: SWEEP"),
         (["small.yaml", "--jobs", "0"], 2, "must be an integer above 0"),
-        (["small.yaml", "--keep_checkpoints", "no"], 2, "must be true or false"),
+        (["small.yaml", "--keep-checkpoints", "no"], 2, "must be true or false"),
         (["small.yaml", "--slurm.partition", "gpu"], 2, "must stand with --engine slurm"),
         (["small.yaml", "--engine", "slurm", "--slurm.timeout_min=9"], 2, "must run where srun is"),
     ],
@@ -290,7 +290,7 @@ def test_runs_side_by_side_share_the_processors_and_may_drop_their_checkpoints(w
     arm = {"options": {"model": "own_classes.Counting", "model.backbone": "convnet"}}
     work.write("small.yaml", changed(arms={"infonce": arm}))
     jobs = 2
-    assert sweep("small.yaml", "--jobs", jobs, "--keep_checkpoints", "false")[0] == 0
+    assert sweep("small.yaml", "--jobs", jobs, "--keep-checkpoints", "false")[0] == 0
     threads = max(1, len(os.sched_getaffinity(0)) // jobs)
     assert len(work.results()) == 2
     for result in work.results().values():

@@ -304,6 +304,18 @@ def test_line_in_another_encoding_is_named(files, name, stage):
         list(getattr(SentenceData(**files), f"{stage}_dataloader")())
 
 
+def test_byte_order_marks_change_nothing(files):
+    def batches():
+        data = SentenceData(**files)
+        return [*data.val_dataloader(), *data.predict_dataloader()]
+
+    files["predict_file"] = files["train_file"]
+    expected = batches()
+    for name in ("train_file", "tokenizer", "sts_file", "retrieval_file"):
+        files[name].write_bytes(b"\xef\xbb\xbf" + files[name].read_bytes())
+    assert str(batches()) == str(expected)
+
+
 @pytest.mark.parametrize(
     ("name", "stage"),
     [("train_file", "train"), ("tokenizer", "train"), ("sts_file", "val"),

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from weince_lightning.callbacks.evaluation_monitor import EvaluationMonitor
 from weince_lightning.callbacks.kept_batches import KeptBatches, Pairs
+from weince_lightning.checks import check_integer, check_number
 from weince_lightning.functional.geometry import (
     CandidateGeometry,
     alignment,
@@ -81,10 +82,9 @@ class GeometryMonitor(EvaluationMonitor):
     """
 
     def __init__(self, max_samples: int = 10_000, temperature: float | None = None) -> None:
-        if max_samples < 1:
-            raise ValueError(f"max_samples must be at least 1, got {max_samples}.")
-        if temperature is not None and not temperature > 0:
-            raise ValueError(f"temperature must be positive or None, got {temperature}.")
+        check_integer("max_samples", max_samples, at_least=1)
+        if temperature is not None:
+            check_number("temperature", temperature, above=0.0, condition="be positive or None")
         self.max_samples = max_samples
         self.temperature = temperature
         self._batches = KeptBatches(max_samples)

@@ -10,6 +10,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch.utils.data import DataLoader
 
 from weince_lightning import distributed
+from weince_lightning.checks import check_integer, check_number
 from weince_lightning.evaluation.features import RECALL_AT, knn_scores
 from weince_lightning.functional.neighbours import NoLabelError
 
@@ -59,10 +60,8 @@ class KNNMonitor(Callback):
             raise TypeError(f"k must be a sequence of numbers, got {k!r}.")
         if not k or min(k) < 1:
             raise ValueError(f"k must hold numbers of at least 1, got {tuple(k)}.")
-        if not temperature > 0:
-            raise ValueError(f"temperature must be positive, got {temperature}.")
-        if every_n_epochs < 1:
-            raise ValueError(f"every_n_epochs must be at least 1, got {every_n_epochs}.")
+        check_number("temperature", temperature, above=0.0, condition="be positive")
+        check_integer("every_n_epochs", every_n_epochs, at_least=1)
         for argument, given in (("bank", bank), ("queries", "val" if queries is None else queries)):
             if not isinstance(given, str | DataLoader):
                 raise TypeError(

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy, linear
 from torchmetrics import Metric
 
 from weince_lightning.callbacks.padding import Padding
+from weince_lightning.checks import check_integer, check_number
 from weince_lightning.functional.neighbours import UNKNOWN_LABEL
 
 TOP_K = (1, 5)
@@ -43,10 +44,8 @@ class OnlineLinearProbe(Callback):
     """
 
     def __init__(self, num_classes: int, name: str = "probe", learning_rate: float = 1e-2) -> None:
-        if num_classes < 2:
-            raise ValueError(f"num_classes must be at least 2, got {num_classes}.")
-        if not learning_rate > 0:
-            raise ValueError(f"learning_rate must be positive, got {learning_rate}.")
+        check_integer("num_classes", num_classes, at_least=2)
+        check_number("learning_rate", learning_rate, above=0.0, condition="be positive")
         self.num_classes = num_classes
         self.name = name
         self.learning_rate = learning_rate

@@ -10,6 +10,7 @@ from torchmetrics.functional import spearman_corrcoef
 
 from weince_lightning.callbacks.evaluation_monitor import EvaluationMonitor
 from weince_lightning.callbacks.padding import Padding
+from weince_lightning.checks import check_integer
 from weince_lightning.distributed import gather
 from weince_lightning.functional.retrieval import paired_similarity, top1_among
 
@@ -41,9 +42,7 @@ class SentenceSimilarityMonitor(EvaluationMonitor):
     """
 
     def __init__(self, num_candidates: int = 1000) -> None:
-        if num_candidates < 2:
-            raise ValueError(f"num_candidates must be at least 2, got {num_candidates}.")
-        self.num_candidates = num_candidates
+        self.num_candidates = check_integer("num_candidates", num_candidates, at_least=2)
         self._padding = Padding()
         self._scored: list[Tensor] = []
         self._features: list[Tensor] = []

@@ -12,6 +12,7 @@ from torch import Tensor
 from weince_lightning.checkpoints.files import CheckpointError, read_checkpoint
 from weince_lightning.checkpoints.layouts import find_state
 from weince_lightning.losses.descriptions import classes_built_in_python
+from weince_lightning.yaml_files import YAMLFileError, load_settings, read_text
 
 HYPER_PARAMETERS = "hyper_parameters"
 """Where Lightning keeps the arguments of a module."""
@@ -116,13 +117,20 @@ class Checkpoint:
 
         Like a configuration file, settings name classes that the command imports and calls: reading
         them is safe whoever wrote the checkpoint, running what they name is not.
+
+        Raises:
+            CheckpointError: If the file beside it cannot be read.
         """
         if "config" in self._own:
             return _run_settings(self._own["config"], self.source)
         of_module, of_data = self.hyper_parameters, self._mapping(_DATA_HYPER_PARAMETERS)
         beside = _file_beside(self.path)
         if beside is not None and ("_instantiator" in of_module or not of_module):
-            return _run_settings(yaml.safe_load(beside.read_text(encoding="utf-8")), str(beside))
+            try:
+                content, _ = load_settings(read_text(beside), beside)
+            except YAMLFileError as error:
+                raise CheckpointError(str(error)) from error
+            return _run_settings(content, str(beside))
         settings = {}
         for key, arguments in (("model", of_module), ("data", of_data)):
             class_path = arguments.get("_class_path") or self._own.get(key)
@@ -199,7 +207,7 @@ def open_module_checkpoint(
     if not checkpoint.is_lightning:
         raise CheckpointError(
             f"{checkpoint.source} must be a checkpoint that Lightning wrote, got other contents. "
-            "The encoder of plain weights is read by weince_lightning.checkpoints.load_encoder."
+            "The encoder of plain weights is read by load_encoder of the checkpoints package."
         )
     return checkpoint
 

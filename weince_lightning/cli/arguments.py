@@ -1,14 +1,18 @@
 """What the command line says before Lightning reads it: packaged configurations, defaults, help."""
 
 import argparse
-import difflib
 import re
 import sys
-from collections.abc import Sequence
-from importlib.resources import files
+from collections.abc import Container, Sequence
 from itertools import pairwise
-from pathlib import Path
+from os.path import isfile
 from typing import NoReturn
+
+from weince_lightning.checks import did_you_mean, nearest_words
+from weince_lightning.layers import Layer, parse_layers, read_layers
+from weince_lightning.layers import packaged_configs as packaged_configs
+from weince_lightning.layers import packaged_sweeps as packaged_sweeps
+from weince_lightning.yaml_files import YAMLFileError
 
 DEFAULT_CONFIG = "digits"
 
@@ -33,10 +37,11 @@ Checkpoints hold the settings they were written with, wherever they lie:
   weince validate --ckpt_path CHECKPOINT    (test and predict likewise)
   weince fit --ckpt_path CHECKPOINT --trainer.max_epochs 40    goes on
 
-Configurations are layers: the checkpoint's settings, then each -c in turn, then options. What comes
-later wins; what differs from the checkpoint's settings is named.
+Each -c adds a config over the checkpoint's settings; later ones override earlier ones, and options
+override all of them. Every setting that differs from the checkpoint's is printed.
   weince fit -c base -c data/cifar100 -c loss/weince --trainer.max_epochs 10
--c takes the path of a YAML file or the name of a packaged one:
+-c takes the path of a YAML file, which may name others under it (layers: [base, data/cifar100]), or
+the name of a packaged one:
 {configs}
 
 More:
@@ -74,31 +79,38 @@ class CommandParser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
 
+    def read(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Read the arguments after the command; flags may have their old spelling."""
+        return self.parse_args(with_hyphens(arguments, self._option_string_actions))
+
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, and where the help is."""
         raise UsageError(f"{message}. See {self.prog} --help.")
 
 
-def packaged_configs() -> dict[str, Path]:
-    """Map the names of the packaged configurations, such as ``loss/weince``, to their files."""
-    return {name: path for name, path in _packaged().items() if not _is_sweep(name)}
+def with_hyphens(arguments: Sequence[str], flags: Container[str]) -> list[str]:
+    """Spell flags as they are documented: earlier versions wrote them with underscores.
 
+    Args:
+        arguments: What stands after the command.
+        flags: The flags of the command, such as ``--dry-run``; others stay as they are.
 
-def packaged_sweeps() -> dict[str, Path]:
-    """Map the names of the packaged sweep files, such as ``sweeps/digits``, to their files."""
-    return {name: path for name, path in _packaged().items() if _is_sweep(name)}
+    Returns:
+        The arguments; each flag that was changed is named in one line on standard error.
 
-
-def _packaged() -> dict[str, Path]:
-    root = Path(str(files("weince_lightning.configs")))
-    return {
-        path.relative_to(root).with_suffix("").as_posix(): path
-        for path in sorted(root.rglob("*.yaml"))
-    }
-
-
-def _is_sweep(name: str) -> bool:
-    return name.startswith("sweeps/")
+    Example:
+        >>> with_hyphens(["--dry_run", "--linear.batch_size=2"], ["--dry-run"])
+        ['--dry-run', '--linear.batch_size=2']
+    """
+    spelled = []
+    for argument in arguments:
+        flag, equals, value = argument.partition("=")
+        now = flag.replace("_", "-")
+        if now != flag and flag.startswith("--") and flag not in flags and now in flags:
+            sys.stderr.write(f"weince: {flag} is now spelled {now}.\n")
+            argument = f"{now}{equals}{value}"
+        spelled.append(argument)
+    return spelled
 
 
 def find_config(name: str) -> str:
@@ -113,17 +125,36 @@ def find_config(name: str) -> str:
     Raises:
         UsageError: If there is no such file and no such packaged configuration.
     """
-    if Path(name).is_file() or not re.fullmatch(r"[\w./~-]+", name):
+    if isfile(name) or not re.fullmatch(r"[\w./~-]+", name):
         return name
     known = packaged_configs()
     wanted = name.removesuffix(".yaml")
     if wanted in known:
         return str(known[wanted])
-    near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.0)[0]
     raise UsageError(
         f"-c must name a YAML file or a packaged configuration, got {name!r}. "
-        f"The nearest packaged one is {near!r}."
+        f"The nearest packaged one is {nearest_words(wanted, known, cutoff=0)[0]!r}."
     )
+
+
+def read_config(name: str) -> list[Layer]:
+    """Read what stands after ``-c``.
+
+    Args:
+        name: A path, a packaged name, or YAML itself.
+
+    Returns:
+        The layers that it stands for; later ones override earlier ones.
+
+    Raises:
+        UsageError: If there is no such configuration, or it cannot be read; the message names file
+            and line.
+    """
+    found = find_config(name)
+    try:
+        return read_layers(found) if isfile(found) else parse_layers(found)
+    except YAMLFileError as error:
+        raise UsageError(str(error)) from error
 
 
 def complete_arguments(arguments: Sequence[str]) -> list[str]:
@@ -141,8 +172,7 @@ def complete_arguments(arguments: Sequence[str]) -> list[str]:
     """
     command, layers, options = arguments[0], list[str](), list[str]()
     if command not in COMMANDS:
-        near = difflib.get_close_matches(command, COMMANDS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(command, COMMANDS, quote="'")
         raise UsageError(
             f"the command must be one of {', '.join(COMMANDS)}, got {command!r}.{hint} "
             "See weince --help."
@@ -153,7 +183,9 @@ def complete_arguments(arguments: Sequence[str]) -> list[str]:
     for argument in remaining:
         flag, equals, value = argument.partition("=")
         if flag in ("-c", "--config"):
-            layers += ["-c", find_config(value if equals else next(remaining, ""))]
+            name = value if equals else next(remaining, "")
+            read_config(name)  # an error costs no seconds yet
+            layers += ["-c", find_config(name)]
         else:
             options.append(argument)
     # The parser takes them in turn: a layer after an option would undo it.

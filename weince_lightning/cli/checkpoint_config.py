@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from weince_lightning.checkpoints.files import ForeignClassError, check_checkpoint
 from weince_lightning.checkpoints.record import Checkpoint, RunSettings, open_module_checkpoint
-from weince_lightning.cli.arguments import UsageError, checkpoint_argument
+from weince_lightning.cli.arguments import UsageError, checkpoint_argument, read_config
 
 
 class TrainingFinishedError(UsageError):
@@ -99,9 +99,8 @@ def _given_keys(arguments: Sequence[str]) -> set[str]:
     keys = {argument.partition("=")[0][2:] for argument in arguments if argument[:2] == "--"}
     for flag, layer in pairwise(arguments):
         if flag == "-c":
-            is_file = "\n" not in layer and Path(layer).is_file()
-            content = Path(layer).read_text(encoding="utf-8") if is_file else layer
-            keys.update(_keys(yaml.safe_load(content)))
+            for each in read_config(layer):
+                keys.update(_keys(each.content))
     return {key.replace(".init_args", "") for key in keys}
 
 

@@ -4,7 +4,6 @@ import re
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -14,10 +13,11 @@ from lightning.pytorch import LightningDataModule
 from torch import nn
 
 from weince_lightning.checkpoints.record import Checkpoint, RunSettings
-from weince_lightning.cli.arguments import UsageError, find_config
+from weince_lightning.cli.arguments import UsageError, read_config
 from weince_lightning.cli.checkpoint_config import report_overrides
 from weince_lightning.cli.parser import ConciseParser, refusal
 from weince_lightning.evaluation.saved_run import built_data_arguments, saved_backbone
+from weince_lightning.layers import as_yaml
 
 
 class _Formatter(RawDescriptionHelpFormatter, DefaultHelpFormatter):
@@ -43,15 +43,16 @@ def sort_arguments(arguments: Sequence[str], of_layers: Sequence[str]) -> Given:
         All three; layers as their content.
 
     Raises:
-        UsageError: If a layer is no file of settings.
+        UsageError: If a layer cannot be read.
     """
     positionals, layers, options = list[str](), list[dict[str, Any]](), list[str]()
     remaining = iter(arguments)
     for argument in remaining:
         flag, equals, value = argument.partition("=")
         if flag in ("-c", "--config"):
-            path = find_config(value if equals else next(remaining, ""))
-            layers.append(_layer(path, of_layers))
+            for layer in read_config(value if equals else next(remaining, "")):
+                content = layer.content
+                layers.append({name: content[name] for name in of_layers if name in content})
         elif flag[:1] != "-":
             positionals.append(argument)
         elif equals:
@@ -59,16 +60,6 @@ def sort_arguments(arguments: Sequence[str], of_layers: Sequence[str]) -> Given:
         else:
             options += [argument, *islice(remaining, 1)]
     return Given(positionals, layers, options)
-
-
-def _layer(path: str, names: Sequence[str]) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UsageError(f"-c must name a YAML file, got {path}: {one_line(error)}") from error
-    if not isinstance(content, Mapping):
-        raise UsageError(f"-c must name a file of settings, got {path}.")
-    return {name: content[name] for name in names if name in content}
 
 
 def encoder_parser(command: str, usage: str, description: str, epilog: str) -> ConciseParser:
@@ -148,7 +139,7 @@ def read_options(
         The configuration, and the same as in a file.
     """
     known = dict(settings or {})
-    layers = [yaml.safe_dump(each, sort_keys=False) for each in (known, *given.layers) if each]
+    layers = [as_yaml(each) for each in (known, *given.layers) if each]
     config = parser.parse_args(
         [part for layer in layers for part in ("-c", layer)] + [*given.options]
     )

@@ -141,9 +141,6 @@ def _job(parser: ConciseParser, path: Path, given: Given) -> Callable[[], dict[s
     knn = _settings(parser, "knn", KNNSettings, config.knn)
     if linear is None and knn is None:
         parser.error("linear and knn must not both be null: nothing would be left.")
-    if "val_fraction" in config.data.init_args:
-        # All training images, in the data set's own order.
-        config.data.init_args.val_fraction = 0
     config.linear = config.knn = None  # they have been built
     built = build(parser, config)
     return partial(

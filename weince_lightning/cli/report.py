@@ -5,15 +5,15 @@ import sys
 from collections.abc import Sequence
 
 from weince_lightning.cli.arguments import CommandParser, UsageError
-from weince_lightning.reporting import compare, read_results
+from weince_lightning.reporting import report as compare_arms
+from weince_lightning.reporting import write_report
 from weince_lightning.reporting.comparison import DEFAULT_SELECT
 from weince_lightning.reporting.markdown import missing_lines, summary
 from weince_lightning.reporting.wording import strange_lines
-from weince_lightning.reporting.writing import write_report
 from weince_lightning.sweeps import SweepError
 
 _SHOWN = 10
-"""How many missing and strange things the terminal shows."""
+"""How many missing and strange lines the terminal shows."""
 
 _DESCRIPTION = """\
 Compare the arms of a sweep: mean and 95 % t-interval over encoder seeds, and the differences to the
@@ -40,20 +40,18 @@ def report(arguments: Sequence[str]) -> None:
         FileNotFoundError: If the folder is not there.
         SystemExit: With status 1 if its sweep file is damaged or it holds no results.
     """
-    options = _parser().parse_args(arguments)
+    options = _parser().read(arguments)
     try:
-        results = read_results(options.folder)
+        comparison = compare_arms(options.folder, options.select, options.allow_incomplete)
     except SweepError as error:
         sys.stderr.write(f"weince: error: {error}\n")
         raise SystemExit(1) from None
-    try:
-        comparison = compare(results, options.select, options.allow_incomplete)
     except ValueError as error:
         raise UsageError(f"--{error}") from error
     files = write_report(comparison, options.folder, shlex.join(["weince", "report", *arguments]))
     blocks = [summary(comparison, width=100)]
     if any(arm.chosen is None for arm in comparison.arms) and not options.allow_incomplete:
-        blocks.append("--allow_incomplete compares all arms over the seeds that they share.")
+        blocks.append("--allow-incomplete compares all arms over the seeds that they share.")
     odd = [*missing_lines(comparison), *strange_lines(comparison)]
     if odd:
         more = [f"{len(odd) - _SHOWN} more, in report.md"] if len(odd) > _SHOWN else []
@@ -73,7 +71,7 @@ def _parser() -> CommandParser:
         help="the validation metric of the choice, such as knn.val_top1_k50 (default: %(default)s)",
     )
     parser.add_argument(
-        "--allow_incomplete",
+        "--allow-incomplete",
         action="store_true",
         help="compare arms without a complete configuration too, all over the seeds they share",
     )

@@ -1,26 +1,17 @@
 """``weince sweep``: carry out a comparison, or go on with it."""
 
 import argparse
-import contextlib
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from weince_lightning.cli.arguments import (
-    CommandParser,
-    UsageError,
-    complete_arguments,
-    find_config,
-    packaged_sweeps,
-)
-from weince_lightning.sweeps import SweepError, read_sweep
-from weince_lightning.sweeps.processes import Processes, available_threads
-
-if TYPE_CHECKING:  # it takes torch
-    from weince_lightning.sweeps.folder import RunFolder
+from weince_lightning.cli.arguments import CommandParser, UsageError, packaged_sweeps
+from weince_lightning.cli.sweep_commands import COMMANDS
+from weince_lightning.sweeps import SweepError, list_runs, run_sweep, submit_sweep
+from weince_lightning.sweeps.running import default_output
 
 _DESCRIPTION = """\
 Train and evaluate every run that a sweep file stands for: arms x their grids x seeds.
@@ -48,15 +39,6 @@ A sweep file:
     weince: {layers: [loss/weince]}
   evaluation: {linear.epochs: 20}      # options of weince evaluate
 """
-_PRELOAD = (
-    "weince_lightning.cli.lightning_cli",
-    "weince_lightning.cli.evaluate",
-    "weince_lightning.callbacks",
-    "weince_lightning.data",
-    # What these import when it is first needed.
-    "lightly.models.modules",
-    "sklearn.datasets",
-)
 
 
 def sweep(arguments: Sequence[str], cluster: str = "slurm") -> None:
@@ -73,90 +55,45 @@ def sweep(arguments: Sequence[str], cluster: str = "slurm") -> None:
         SystemExit: With status 1 if runs failed, 130 or 143 if a signal stopped the sweep.
     """
     settings, others = _cluster_settings(arguments)
-    options = _parser().parse_args(others)
+    options = _parser().read(others)
     if settings and options.engine != "slurm":
         raise UsageError("--slurm options must stand with --engine slurm.")
-    options.command = shlex.join(["weince", "sweep", *arguments])
+    options.path = find_sweep(options.sweep)
+    options.output = options.output or default_output(options.path)
     try:
-        _sweep(options, settings, cluster)
+        if options.dry_run:
+            _say("\n".join(list_runs(options.path, COMMANDS, options.output)))
+        elif options.engine == "local":
+            _run(options, shlex.join(["weince", "sweep", *arguments]))
+        else:
+            _submit(options, settings, cluster)
     except SweepError as error:
         raise UsageError(str(error)) from error
 
 
-def _sweep(options: argparse.Namespace, settings: dict[str, Any], cluster: str) -> None:
-    source = Path(find_sweep(options.sweep))
-    options.output = options.output or Path("sweeps") / source.stem
-    plan = read_sweep(source)
-    is_local = options.engine == "local"
-    processes = None
-    if is_local and not options.dry_run:
-        # First: its server imports what the runs need while this process does the same.
-        processes = Processes(_PRELOAD, available_threads(options.jobs))
-    from weince_lightning.cli.sweep_checks import check_options
-    from weince_lightning.sweeps.cluster import connect
-    from weince_lightning.sweeps.folder import check_unchanged, describe, run_folder, write_plan
-
-    checkpoint_names = check_options(plan)
-    folders = [run_folder(options.output, run) for run in plan.runs()]
-    for folder in folders:
-        check_unchanged(folder, describe(folder.run, find_config))
-    if options.dry_run:
-        _list(folders, checkpoint_names)
-        return
-    todo = [folder for folder in folders if not folder.is_done]
-    executor = None if is_local else connect(options.output / "slurm", settings, cluster)
-    write_plan(options.output, source)
-    _say(f"{len(folders)} runs in {options.output}, {len(folders) - len(todo)} of them done.")
-    if processes is not None:
-        _carry_out(todo, options, processes)
-    else:
-        _submit(todo, options, executor)
-
-
-def _list(folders: Sequence["RunFolder"], checkpoint_names: Mapping[str, str]) -> None:
-    from weince_lightning.sweeps.execution import command_lines
-
-    for number, folder in enumerate(folders, 1):
-        _say(f"{number}. {folder.run.name}{' (done)' if folder.is_done else ''}")
-        for line in command_lines(folder, checkpoint_names[folder.run.name]):
-            _say(f"   {line}")
-
-
-def _carry_out(
-    todo: Sequence["RunFolder"], options: argparse.Namespace, processes: Processes
-) -> None:
-    from weince_lightning.sweeps.execution import Commands
-    from weince_lightning.sweeps.scheduling import carry_out
-
-    outcome = carry_out(
-        todo,
-        Commands(fit, evaluate, find_config),
-        processes,
-        options.jobs,
-        options.keep_checkpoints,
-        _say,
+def _run(options: argparse.Namespace, command: str) -> None:
+    outcome = run_sweep(
+        options.path, COMMANDS, options.output, options.jobs, options.keep_checkpoints, _say
     )
     if outcome.signum is not None:
-        _say(f"Interrupted. Go on with:\n  {options.command}")
+        _say(f"Interrupted. Go on with:\n  {command}")
         raise SystemExit(128 + outcome.signum)
     if outcome.failures:
-        _say(f"{len(outcome.failures)} of {len(todo)} runs failed:")
+        _say(f"{len(outcome.failures)} of {outcome.num_runs} runs failed:")
         for name, what in outcome.failures.items():
             _say(f"  {name}: {what}\n    {options.output / 'runs' / name / 'log.txt'}")
         raise SystemExit(1)
     _say(f"All runs are done. Next:\n  {_report_command(options)}")
 
 
-def _submit(todo: Sequence["RunFolder"], options: argparse.Namespace, executor: Any) -> None:
-    from weince_lightning.sweeps.cluster import ClusterJob, submit
-    from weince_lightning.sweeps.execution import Commands
-
-    commands = Commands(fit, evaluate, find_config)
-    jobs = [ClusterJob(folder, commands, _PRELOAD, options.keep_checkpoints) for folder in todo]
-    for job, folder in zip(submit(executor, jobs), todo, strict=True):
-        _say(f"job {job}: {folder.run.name}")
+def _submit(options: argparse.Namespace, settings: dict[str, Any], cluster: str) -> None:
+    jobs = submit_sweep(
+        options.path, COMMANDS, settings, options.output, options.keep_checkpoints, _say, cluster
+    )
+    for name, job in jobs.items():
+        _say(f"job {job}: {name}")
     _say(
-        "The same command submits again what failed, and with --dry-run tells what is done. In the "
+        "The same command submits again what failed, and with --dry-run lists what is done. At the "
         f"end:\n  {_report_command(options)}"
     )
 
@@ -177,22 +114,6 @@ def find_sweep(name: str) -> str:
     raise FileNotFoundError(
         f"SWEEP must be a YAML file or one of {', '.join(known)}, got {name!r}."
     )
-
-
-def fit(arguments: Sequence[str]) -> None:
-    """Run ``weince fit``; it is no error if there is nothing left to train."""
-    from weince_lightning.cli.checkpoint_config import TrainingFinishedError
-    from weince_lightning.cli.lightning_cli import WeinceCLI
-
-    with contextlib.suppress(TrainingFinishedError):
-        WeinceCLI(complete_arguments(["fit", *arguments]))
-
-
-def evaluate(arguments: Sequence[str]) -> None:
-    """Run ``weince evaluate``."""
-    from weince_lightning.cli import main
-
-    main(["evaluate", *arguments])
 
 
 def _parser() -> CommandParser:
@@ -217,7 +138,7 @@ def _parser() -> CommandParser:
         help="runs side by side, each with its share of the processors (default: 1)",
     )
     parser.add_argument(
-        "--keep_checkpoints",
+        "--keep-checkpoints",
         metavar="BOOL",
         type=_boolean,
         default=True,

@@ -1,5 +1,6 @@
 """A text file as a sequence of its lines, which stay on disk."""
 
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ _SPACES = b" \t\r\v\f"
 
 class Lines:
     r"""The lines of a UTF-8 file that are not blank; in memory is where each begins and ends.
+
+    A byte order mark, as editors on Windows write it, is left out.
 
     Sixteen bytes a line, whatever its length. A copy in another process opens the file anew.
 
@@ -72,7 +75,8 @@ class Lines:
         for first in range(0, size, _CHUNK):
             found.append(np.flatnonzero(contents[first : first + _CHUNK] == ord("\n")) + first)
         ends = np.concatenate([*found, [size]])
-        starts = np.concatenate([[0], ends[:-1] + 1])
+        mark = len(BOM_UTF8) if contents[: len(BOM_UTF8)].tobytes() == BOM_UTF8 else 0
+        starts = np.concatenate([[mark], ends[:-1] + 1])
         is_filled = ends > starts
         starts, ends = starts[is_filled], ends[is_filled]
         is_text = ~np.isin(contents[starts], np.frombuffer(_SPACES, np.uint8))

@@ -51,7 +51,8 @@ def read_pairs(path: Path) -> list[Pair]:
 def _columns(path: Path, count: int) -> list[tuple[int, list[str]]]:
     """Split each line that is not blank at its tabs, and number it as the file does, from 1."""
     try:
-        with path.open(encoding="utf-8") as file:  # ends lines where Lines does, not at other marks
+        # It ends lines where Lines does, not at other marks.
+        with path.open(encoding="utf-8-sig") as file:
             rows = [
                 (number, line.rstrip("\n").split("\t"))
                 for number, line in enumerate(file, start=1)

@@ -8,6 +8,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch.utils.data import DataLoader, Dataset
 
+from weince_lightning.checks import check_integer
 from weince_lightning.data.order import EpochLoader, EpochOrder, outlive_signals
 
 
@@ -25,8 +26,8 @@ class SeededData(LightningDataModule):
 
     def __init__(self, batch_size: int, num_workers: int) -> None:
         super().__init__()
-        check_integer("batch_size", batch_size, 1)
-        check_integer("num_workers", num_workers, 0)
+        check_integer("batch_size", batch_size, at_least=1)
+        check_integer("num_workers", num_workers, at_least=0)
         self.batch_size = batch_size
         self.num_workers = num_workers
         self._seed: int | None = None
@@ -109,12 +110,3 @@ class SeededData(LightningDataModule):
         if loader not in CombinedLoader(trainer.train_dataloader).flattened:
             return None
         return trainer.current_epoch, trainer.fit_loop.batch_idx + 1
-
-
-def check_integer(name: str, value: int, smallest: int, largest: int | None = None) -> None:
-    """Refuse what is no integer of a range, by name."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an integer, got {value!r}.")
-    if value < smallest or (largest is not None and value > largest):
-        bound = f"at least {smallest}" + (f" and at most {largest}" if largest is not None else "")
-        raise ValueError(f"{name} must be {bound}, got {value}.")

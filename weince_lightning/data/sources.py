@@ -117,7 +117,8 @@ def read_tiny_imagenet(data_dir: Path, split: str) -> Images:
     """
     folder = _folder(data_dir, "tiny-imagenet-200")
     _require(folder, ["wnids.txt"])
-    classes = {name: i for i, name in enumerate((folder / "wnids.txt").read_text().split())}
+    names = (folder / "wnids.txt").read_text("utf-8-sig").split()
+    classes = {name: i for i, name in enumerate(names)}
     if split == "train":
         _require(folder, [f"train/{name}/images" for name in classes])
         found = [
@@ -130,7 +131,7 @@ def read_tiny_imagenet(data_dir: Path, split: str) -> Images:
         _refuse_missing(folder / "train", empty)
     else:
         _require(folder, ["val/val_annotations.txt", "val/images"])
-        lines = (folder / "val" / "val_annotations.txt").read_text().splitlines()
+        lines = (folder / "val" / "val_annotations.txt").read_text("utf-8-sig").splitlines()
         named = [line.split("\t")[:2] for line in lines]
         found = [(str(folder / "val" / "images" / name), classes[wnid]) for name, wnid in named]
         present = {path.name for path in (folder / "val" / "images").iterdir()}
@@ -151,9 +152,10 @@ def read_image_folder(data_dir: Path, split: str) -> Images:
     _require(data_dir, [folder.name])
     if classes:
         labels = {name: label for label, name in enumerate(classes)}
-        strangers = {path.name for path in folder.iterdir() if path.is_dir()} - set(classes)
-        if strangers:
-            found = f"also {', '.join(sorted(strangers))}"
+        found_classes = {path.name for path in folder.iterdir() if path.is_dir()}
+        unexpected_classes = found_classes - set(classes)
+        if unexpected_classes:
+            found = f"also {', '.join(sorted(unexpected_classes))}"
             raise MissingDataError(_broken(folder, "hold class folders of train only", found))
         files = make_dataset(str(folder), labels, extensions=IMG_EXTENSIONS, allow_empty=True)
     else:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from weince_lightning.checks import check_integer
 from weince_lightning.data.lines import Lines
 from weince_lightning.data.pairs import Pair, read_pairs, read_scored_pairs
-from weince_lightning.data.seeded import SeededData, check_integer
+from weince_lightning.data.seeded import SeededData
 from weince_lightning.data.tokens import Tokens
 
 
@@ -74,9 +75,9 @@ class SentenceData(SeededData):
         predict_file: str | Path | None = None,
     ) -> None:
         super().__init__(batch_size, num_workers)
-        check_integer("max_length", max_length, 3)
+        check_integer("max_length", max_length, at_least=3)
         if val_max_length is not None:
-            check_integer("val_max_length", val_max_length, 3)
+            check_integer("val_max_length", val_max_length, at_least=3)
         files = {
             "train_file": train_file,
             "tokenizer": tokenizer,

@@ -73,7 +73,7 @@ def _word_pieces(transformers: Any, path: Path) -> Any:
     """Return BERT's tokenizer with a vocabulary."""
     special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep")}
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise wrong_encoding(path) from None
     missing = sorted(set(special.values()) - set(lines))

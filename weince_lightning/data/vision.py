@@ -1,6 +1,5 @@
 """One Lightning data module for every data set of the table."""
 
-import difflib
 from pathlib import Path
 from typing import Any, Literal
 
@@ -8,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
+from weince_lightning.checks import check_flag, check_integer, check_number, did_you_mean
 from weince_lightning.data.batch_views import BatchViews
 from weince_lightning.data.images import Images
-from weince_lightning.data.seeded import SeededData, check_integer
+from weince_lightning.data.seeded import SeededData
 from weince_lightning.data.selections import EvaluationImages, TwoViewsOfImages
 from weince_lightning.data.sources import MissingDataError, image_folder_classes
 from weince_lightning.data.table import DATASETS
@@ -75,19 +75,15 @@ class VisionData(SeededData):
     ):
         super().__init__(batch_size, num_workers)
         if dataset not in DATASETS:
-            near = difflib.get_close_matches(str(dataset).lower(), DATASETS, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(dataset, DATASETS, quote="'")
             known = ", ".join(DATASETS)
             raise ValueError(f"dataset must be one of {known}, got {dataset!r}.{hint}")
-        check_integer("split_seed", split_seed, 0, 2**32 - 1)
+        check_integer("split_seed", split_seed, at_least=0, at_most=2**32 - 1)
         if image_size is not None:
-            check_integer("image_size", image_size, 1)
+            check_integer("image_size", image_size, at_least=1)
         if in_channels not in (None, 1, 3):
             raise ValueError(f"in_channels must be 1, 3 or None, got {in_channels!r}.")
-        if isinstance(val_fraction, bool) or not isinstance(val_fraction, int | float):
-            raise TypeError(f"val_fraction must be a number, got {val_fraction!r}.")
-        if not 0 <= val_fraction < 1:
-            raise ValueError(f"val_fraction must lie in [0, 1), got {val_fraction}.")
+        check_number("val_fraction", val_fraction, at_least=0, below=1, condition="lie in [0, 1)")
         # For checkpoints: plain values alone, and of objects that can not be kept the class's name.
         self.hparams.update(
             dataset=dataset,
@@ -111,10 +107,7 @@ class VisionData(SeededData):
         self.image_size = image_size or self._table_row.image_size
         self.in_channels = in_channels or self._table_row.in_channels
         mode = "L" if self.in_channels == 1 else "RGB"
-        if not isinstance(batch_augmentation, bool):
-            raise TypeError(
-                f"batch_augmentation must be True or False, got {batch_augmentation!r}."
-            )
+        check_flag("batch_augmentation", batch_augmentation)
         if batch_augmentation and (transforms is not None or not self._table_row.in_memory):
             found = f"dataset {dataset!r}" if transforms is None else "transforms of your own"
             raise ValueError(

@@ -147,7 +147,7 @@ def _evidence(scores: list[Scores], temperature: float) -> list[Tensor]:
 def _split(scores: Scores) -> tuple[Tensor, Tensor]:
     """Return the similarity of each anchor's positive, and those of its negatives."""
     positive = scores.similarity.gather(1, scores.positive)[:, 0]
-    negatives = scores.fill_others_(scores.similarity.clone(), -torch.inf)
+    negatives = scores.fill_excluded_(scores.similarity.clone(), -torch.inf)
     return positive, negatives
 
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from weince_lightning.checks import check_number
 from weince_lightning.diagnostics.anchors import (
     HARDEST,
     LINKS,
@@ -144,10 +145,10 @@ def diagnose(
             f"embeddings must be Embeddings, got {type(embeddings).__name__}. Wrap an array: "
             "Embeddings(array)."
         )
-    if not 0.98 <= quantile <= 0.9999:
-        raise ValueError(f"quantile must lie in [0.98, 0.9999], got {quantile}.")
-    if not 0 < temperature < float("inf"):
-        raise ValueError(f"temperature must be a number above 0, got {temperature}.")
+    check_number(
+        "quantile", quantile, at_least=0.98, at_most=0.9999, condition="lie in [0.98, 0.9999]"
+    )
+    check_number("temperature", temperature, above=0.0, condition="be a number above 0")
     if not 0 <= seed < 2**63:
         raise ValueError(f"seed must lie in [0, 2**63), got {seed}.")
     make_bar = bar or _quiet

@@ -1,6 +1,5 @@
 """Encoders to be diagnosed: embeddings of two views of each test image."""
 
-import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -14,6 +13,7 @@ from torch.utils.data import DataLoader, Subset
 
 from weince_lightning.checkpoints import Checkpoint, open_checkpoint, read_encoder
 from weince_lightning.checkpoints.encoders import build_known
+from weince_lightning.checks import nearest_words
 from weince_lightning.diagnostics.embeddings import Embeddings
 from weince_lightning.evaluation.progress import progress_bar
 from weince_lightning.evaluation.saved_run import build_saved_backbone
@@ -135,7 +135,7 @@ def _torchvision(name: str, pretrained: bool) -> tuple[nn.Module, int, Any, Any]
     models = import_module("torchvision.models")
     known = models.list_models(module=models)
     if name not in known:
-        near = ", ".join(difflib.get_close_matches(name, known, n=3)) or "resnet18"
+        near = ", ".join(nearest_words(name, known, most=3)) or "resnet18"
         raise ValueError(
             f"name must be a classification model of torchvision, got {name!r}. Near: {near}."
         )

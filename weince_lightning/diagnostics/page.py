@@ -8,9 +8,10 @@ from string import Template
 from weince_lightning.diagnostics.diagnosis import Diagnosis
 from weince_lightning.diagnostics.figures import Picture
 from weince_lightning.diagnostics.figures.drawing import TOPICS
-from weince_lightning.diagnostics.figures.picture import DARK, LIGHT, WIDTH
+from weince_lightning.diagnostics.figures.picture import WIDTH
 from weince_lightning.diagnostics.tables import Row, main_numbers, settings
 from weince_lightning.diagnostics.verdict import Verdict
+from weince_lightning.figures import DARK, LIGHT
 
 SECTIONS = {
     "The tail": ("exceedances", "stability", "quantiles", "mean_excess"),

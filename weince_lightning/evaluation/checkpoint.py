@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from copy import copy
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from weince_lightning.checkpoints import Checkpoint, open_checkpoint, read_encoder
 from weince_lightning.checkpoints.encoders import build_known
+from weince_lightning.data import VisionData
 from weince_lightning.evaluation.cache import (
     KeptParts,
     cached_features,
@@ -100,6 +102,10 @@ def evaluate_checkpoint(
         data_settings = data_settings or found_settings
     elif data_settings is None:
         data_settings = {"class_path": import_path(data), "init_args": describe({**data.hparams})}
+    if isinstance(data, VisionData):
+        # All training images in the data set's own order, on which the seeds' splits depend.
+        data = copy(data)
+        data.val_fraction = 0
     if backbone is None:
         backbone = build_saved_backbone(opened)
     weights = read_encoder(opened, backbone=backbone, v1_stride=v1_stride)

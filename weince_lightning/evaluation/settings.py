@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from weince_lightning.checks import check_flag, check_integer, check_number
+
 _PAPER_SEEDS = (1, 2, 3, 4, 5)
 
 
@@ -41,12 +43,11 @@ class LinearSettings:
 
     def __post_init__(self) -> None:
         """Check."""
-        _check_positive("learning_rate", self.learning_rate)
-        _check_integer("epochs", self.epochs)
-        _check_integer("batch_size", self.batch_size)
+        check_number("learning_rate", self.learning_rate, above=0.0)
+        check_integer("epochs", self.epochs, at_least=1)
+        check_integer("batch_size", self.batch_size, at_least=1)
         _check_split(self.val_fraction, self.seeds)
-        if not isinstance(self.converge, bool):
-            raise TypeError(f"converge must be True or False, got {self.converge!r}.")
+        check_flag("converge", self.converge)
 
 
 @dataclass(frozen=True)
@@ -76,29 +77,14 @@ class KNNSettings:
 
     def __post_init__(self) -> None:
         """Check."""
-        _check_integer("k", self.k)
-        _check_positive("temperature", self.temperature)
+        check_integer("k", self.k, at_least=1)
+        check_number("temperature", self.temperature, above=0.0)
         _check_split(self.val_fraction, self.seeds)
 
 
-def _check_positive(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number, got {value!r}.")
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{name} must be above 0 and finite, got {value}.")
-
-
-def _check_integer(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an integer, got {value!r}.")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}.")
-
-
 def _check_split(val_fraction: float, seeds: tuple[int, ...]) -> None:
-    _check_positive("val_fraction", val_fraction)
-    if val_fraction >= 1:
-        raise ValueError(f"val_fraction must be below 1, got {val_fraction}.")
+    check_number("val_fraction", val_fraction, above=0.0)
+    check_number("val_fraction", val_fraction, below=1.0)
     if not isinstance(seeds, tuple) or not all(type(seed) is int for seed in seeds):
         raise TypeError(f"seeds must be a tuple of integers, got {seeds!r}.")
     is_in_range = all(0 <= seed < 2**32 for seed in seeds)

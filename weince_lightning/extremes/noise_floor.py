@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
+from weince_lightning.checks import check_integer
 from weince_lightning.extremes.pareto import Floats
 
 SCORES = (0.15, 0.45, 0.70, 0.90)
@@ -60,8 +61,7 @@ def noise_floor(
         >>> round(found.log_odds, 4), round(found.weibit_floor, 3), round(found.softmax_floor, 5)
         (1.7121, 7.136, 0.04515)
     """
-    if min(sizes) < 100:
-        raise ValueError(f"sizes must be at least 100, got {min(sizes)}.")
+    check_integer("sizes", min(sizes), at_least=100)
     scores = np.array(SCORES)
     weibit, softmax = -np.log(1 - scores), scores
     chances = special.softmax(BETA * weibit)

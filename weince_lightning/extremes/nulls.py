@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
+from weince_lightning.checks import check_integer, check_number
 from weince_lightning.extremes.pareto import MIN_EXCEEDANCES, Floats, fit_rows
 
 NUM_REPLICATES = 200
@@ -53,8 +54,9 @@ def gaussian_null(
         >>> round(null.xi, 1), null.xi_range[1] < 0
         (-0.1, True)
     """
-    if not 0 < standard_deviation < np.inf:
-        raise ValueError(f"standard_deviation must be a number above 0, got {standard_deviation}.")
+    check_number(
+        "standard_deviation", standard_deviation, above=0.0, condition="be a number above 0"
+    )
     law = stats.norm(mean, standard_deviation)
     return _simulate(law.isf, num_exceedances, quantile, generator)
 
@@ -78,8 +80,7 @@ def sphere_null(
         What is fitted to them; None in 3 dimensions and less, whose shape of -1 and less has no
         fit, and where there are too few.
     """
-    if dimension < 2:
-        raise ValueError(f"dimension must be at least 2, got {dimension}.")
+    check_integer("dimension", dimension, at_least=2)
     half = (dimension - 1) / 2
     law = stats.beta(half, half, loc=-1, scale=2)
     return _simulate(law.isf, num_exceedances, quantile, generator)
@@ -92,10 +93,7 @@ def _simulate(
     generator: np.random.Generator,
 ) -> Null | None:
     """Draw exceedances of a known law, as counts in bins that are fine towards the end."""
-    if num_exceedances < MIN_EXCEEDANCES:
-        raise ValueError(
-            f"num_exceedances must be at least {MIN_EXCEEDANCES}, got {num_exceedances}."
-        )
+    check_integer("num_exceedances", num_exceedances, at_least=MIN_EXCEEDANCES)
     # Each bin holds 1 % less than all that lies above it, down to a hundredth of a score.
     levels = np.geomspace(1, 1e-2 / num_exceedances, 100 * int(np.log(100.0 * num_exceedances)))
     edges = np.append(levels, 0.0)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import optimize, stats
 
+from weince_lightning.checks import check_number
 from weince_lightning.extremes.pareto import Floats
 
 SMALLEST_SHORTFALL = 1e-6
@@ -145,8 +146,7 @@ class _Choice:
                 "negatives must have a row for each winner in positive, shape (winners, "
                 f"negatives), got {negatives.shape} for {positive.shape}."
             )
-        if not 0 < temperature < np.inf:
-            raise ValueError(f"temperature must be a number above 0, got {temperature}.")
+        check_number("temperature", temperature, above=0.0, condition="be a number above 0")
         similarity = np.column_stack([positive, negatives]).astype(np.float64)
         is_absent = similarity[:, 1:] == -np.inf
         if (

@@ -1,4 +1,4 @@
-"""The losses of each anchor, written plainly over the whole matrix: the readable definition."""
+"""Plain definitions of the losses of each anchor, over the whole similarity matrix."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
@@ -24,7 +24,7 @@ Link = Callable[[Tensor], Tensor]
 
 
 class Objective(NamedTuple):
-    """What each anchor loses."""
+    """The loss of each anchor, as a function of its scores."""
 
     evaluate: Callable[[Scores, slice, float | Tensor], Tensor]
     """The losses of some anchors, from their scores, their places among all, the temperature."""
@@ -79,7 +79,7 @@ def negated_similarities(scores: Scores, out: Tensor | None = None) -> Tensor:
     Returns:
         Shape ``(anchors, candidates)``.
     """
-    return scores.fill_others_(torch.neg(scores.similarity.detach(), out=out), torch.inf)
+    return scores.fill_excluded_(torch.neg(scores.similarity.detach(), out=out), torch.inf)
 
 
 def read_tail(
@@ -131,7 +131,7 @@ def cross_entropy(scores: Scores, logits: Tensor) -> Tensor:
     positive = logits.gather(1, scores.positive).squeeze(1)
     # Not -inf: a row of nothing else, an anchor without negatives, would have the derivative 0/0.
     absent = torch.finfo(logits.dtype).min / 2
-    negatives = scores.fill_others_(logits.clone(), absent).logsumexp(dim=1)
+    negatives = scores.fill_excluded_(logits.clone(), absent).logsumexp(dim=1)
     return 0.0 - logsigmoid(positive - negatives)
 
 
@@ -157,13 +157,13 @@ def supervised_cross_entropy(scores: Scores, logits: Tensor, top_m: int) -> Tens
     count = is_positive.sum(dim=1)
     absent = torch.finfo(logits.dtype).min / 2
     if top_m < scores.max_negatives:
-        negatives = scores.fill_others_(scores.similarity.detach().clone(), -torch.inf)
+        negatives = scores.fill_excluded_(scores.similarity.detach().clone(), -torch.inf)
         hardest = negatives.topk(top_m, dim=1)
         # Of fewer negatives, the rest of the columns are positives or the anchor itself.
         is_there = is_positive.gather(1, hardest.indices) | ~hardest.values.isneginf()
         seen = logits.where(is_positive.scatter(1, hardest.indices, is_there), absent)
     else:
-        seen = logits.scatter(1, scores.others, absent)
+        seen = logits.scatter(1, scores.excluded_columns, absent)
     mean = logits.where(is_positive, 0).sum(dim=1) / count.clamp_min(1)
     return (seen.logsumexp(dim=1) - mean).where(count > 0, 0)
 
@@ -195,21 +195,21 @@ def hardest_negatives(scores: Scores, top_m: int) -> Scores:
     Returns:
         The smaller group; gradients flow back to ``scores.similarity``.
     """
-    negatives = scores.fill_others_(scores.similarity.detach().clone(), -torch.inf)
+    negatives = scores.fill_excluded_(scores.similarity.detach().clone(), -torch.inf)
     kept = min(top_m, scores.max_negatives)
     found = negatives.topk(kept, dim=1)
     columns = torch.cat([scores.positive, found.indices], dim=1)
-    num_negatives = left_out = None
+    num_negatives = excluded_mask = None
     if scores.num_negatives is not None:
         # With ids an anchor may have fewer negatives than were asked for.
         num_negatives = scores.num_negatives.clamp_max(kept)
-        left_out = torch.nn.functional.pad(found.values.isneginf(), (1, 0))
+        excluded_mask = torch.nn.functional.pad(found.values.isneginf(), (1, 0))
     return Scores(
         scores.similarity.gather(1, columns),
         torch.zeros_like(scores.positive),
         kept,
         num_negatives,
-        left_out,
+        excluded_mask,
     )
 
 

@@ -8,9 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from weince_lightning.checks import check_number
 from weince_lightning.functional.candidates import compare, score
-from weince_lightning.functional.checks import check_batch
 from weince_lightning.functional.contrastive import cross_entropy, negated_similarities
+from weince_lightning.functional.inputs import check_batch, check_matrix
 from weince_lightning.functional.layouts import Layout, build_candidates
 from weince_lightning.functional.links import softmax_logits
 from weince_lightning.functional.vectors import unit_vectors
@@ -117,7 +118,7 @@ def uniformity(embeddings: Tensor) -> Tensor:
         >>> uniformity(torch.eye(3))  # every two of them have squared distance 2
         tensor(-4.)
     """
-    _check_embeddings(embeddings)
+    check_matrix("embeddings", embeddings)
     with _plainly(embeddings.device):
         unit = _unit(embeddings)
         rows = len(unit)
@@ -167,7 +168,7 @@ def effective_rank(embeddings: Tensor) -> Tensor:
         >>> effective_rank(torch.ones(8, 4))
         tensor(1.)
     """
-    _check_embeddings(embeddings)
+    check_matrix("embeddings", embeddings)
     with _plainly(embeddings.device):
         dtype = torch.promote_types(embeddings.dtype, torch.float32)
         matrix = embeddings.cpu()
@@ -212,7 +213,7 @@ def normalized_std(embeddings: Tensor) -> Tensor:
         >>> normalized_std(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
         tensor(0.5000)
     """
-    _check_embeddings(embeddings)
+    check_matrix("embeddings", embeddings)
     with _plainly(embeddings.device):
         unit = _unit(embeddings)
         return (unit - unit.mean(dim=0)).square().mean(dim=0).sqrt().mean()
@@ -260,8 +261,7 @@ def candidate_geometry(
         True
     """
     check_batch(z0, z1)
-    if not temperature > 0:
-        raise ValueError(f"temperature must be positive, got {temperature}.")
+    check_number("temperature", temperature, above=0.0, condition="be positive")
     hardest, losses, limits = [], [], []
     with _plainly(z0.device):
         for group in build_candidates(z0, z1, layout):
@@ -287,15 +287,3 @@ def _plainly(device: torch.device) -> Iterator[None]:
 def _unit(embeddings: Tensor) -> Tensor:
     """Unit vectors in float32 at least."""
     return unit_vectors(embeddings.to(torch.promote_types(embeddings.dtype, torch.float32)))
-
-
-def _check_embeddings(embeddings: Tensor) -> None:
-    """Refuse what is no matrix of floating-point numbers."""
-    if not isinstance(embeddings, Tensor):
-        raise TypeError(f"embeddings must be a tensor, got {type(embeddings).__name__}.")
-    if not embeddings.is_floating_point():
-        raise TypeError(f"embeddings must hold floating-point numbers, got {embeddings.dtype}.")
-    if embeddings.ndim != 2 or embeddings.shape[1] == 0:
-        raise ValueError(
-            f"embeddings must have shape (rows, features), got {tuple(embeddings.shape)}."
-        )

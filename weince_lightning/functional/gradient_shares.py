@@ -56,7 +56,7 @@ def gradient_shares(
     """
     counts = _counts(scores, hardest)
     similarity = scores.similarity.detach().clone()
-    similarity = scores.fill_others_(similarity, -torch.inf).sort(dim=1, descending=True).values
+    similarity = scores.fill_excluded_(similarity, -torch.inf).sort(dim=1, descending=True).values
     is_absent = similarity.isneginf()
     gradient = _log_gradient(similarity.masked_fill_(is_absent, 0.0), blend, temperature)
     gradient.masked_fill_(is_absent, -torch.inf)

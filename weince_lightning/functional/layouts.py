@@ -1,4 +1,4 @@
-"""From embeddings to what each anchor is compared with: the only file that knows layouts."""
+"""Candidates of each anchor, built from embeddings; no other file knows the layouts."""
 
 from typing import Literal, NamedTuple
 
@@ -18,7 +18,7 @@ class Keys(NamedTuple):
     vectors: Tensor
     """Unit vectors, shape ``(keys, features)``, in float32 at least."""
     ids: Tensor
-    """What image or sentence each key shows, shape ``(keys,)``, int64."""
+    """Image or sentence of each key, shape ``(keys,)``, int64."""
     has_id: Tensor
     """False where a key came without id, shape ``(keys,)``: it matches no anchor."""
 
@@ -48,7 +48,7 @@ def build_candidates(
     rows: slice = slice(None),
     queue: Keys | None = None,
 ) -> list[Candidates]:
-    """Say who is compared with whom.
+    """Build the anchors and candidates of a layout.
 
     ==========  =======================  ============================  =========
     layout      anchors                  candidates                    negatives
@@ -65,7 +65,7 @@ def build_candidates(
         z1: Embeddings of the second view, same shape.
         layout: "views" (NT-Xent), "pairs" (CLIP, symmetrised) or "queries" (one way).
         ids: Samples with equal ids are never negatives of each other, shape ``(samples,)``.
-        negatives: Shape ``(shared, features)``, or ``(rows, own, features)`` for the anchors of
+        negatives: Shape ``(shared, features)``, or ``(rows, extra, features)`` for the anchors of
             ``rows``.
         rows: The samples that are anchors; all are candidates.
         queue: Keys of earlier batches, on the device of ``z0``; those with an anchor's id are no
@@ -89,33 +89,33 @@ def build_candidates(
     dtype = working_dtype(z0, z1)
     # Both views at once: half the operations.
     both = unit_vectors(torch.cat([z0, z1]).to(dtype))
-    others = _places(samples, z0.device)[:, rows]
+    excluded = _places(samples, z0.device)[:, rows]
     if layout == "views" and not num_added:
         # Both halves see the same candidates: one matrix product.
-        others = others.reshape(-1, 2)
-        whole = others.shape[0] == 2 * samples
-        itself = others[:, 1]
+        excluded = excluded.reshape(-1, 2)
+        whole = excluded.shape[0] == 2 * samples
+        itself = excluded[:, 1]
         anchors = both if whole else both[itself]
         both_ids = None if ids is None else torch.cat([ids, ids])
         anchor_ids = both_ids if whole or both_ids is None else both_ids[itself]
-        return [Candidates(anchors, both, others, None, anchor_ids, both_ids)]
+        return [Candidates(anchors, both, excluded, None, anchor_ids, both_ids)]
 
     u0, u1 = both.view(2, samples, -1).unbind()
-    added, own = _added_negatives(queue, negatives, dtype)
+    added, extra = _added_negatives(queue, negatives, dtype)
     ids, key_ids = _comparable_ids(ids, queue)
     anchor_ids = None if ids is None else ids[rows]
 
-    def first_group(batch: Tensor, batch_ids: Tensor | None, others: Tensor) -> Candidates:
+    def first_group(batch: Tensor, batch_ids: Tensor | None, excluded: Tensor) -> Candidates:
         candidates = torch.cat([batch, *added]) if added else batch
         if batch_ids is not None and key_ids is not None:
             batch_ids = torch.cat([batch_ids, key_ids])
-        return Candidates(u0[rows], candidates, others, own, anchor_ids, batch_ids)
+        return Candidates(u0[rows], candidates, excluded, extra, anchor_ids, batch_ids)
 
     if layout == "views":
         both_ids = None if ids is None else torch.cat([ids, ids])
-        second = Candidates(u1[rows], both, others[1], None, anchor_ids, both_ids)
-        return [first_group(both, both_ids, others[0]), second]
-    index = others[1, :, :1]  # of z0
+        second = Candidates(u1[rows], both, excluded[1], None, anchor_ids, both_ids)
+        return [first_group(both, both_ids, excluded[0]), second]
+    index = excluded[1, :, :1]  # of z0
     first = first_group(u1, ids, index)
     second = Candidates(u1[rows], u0, index, None, anchor_ids, ids)
     return [first] if layout == "queries" else [first, second]
@@ -123,9 +123,9 @@ def build_candidates(
 
 @kept
 def _places(samples: int, device: torch.device) -> Tensor:
-    """Where the other view of each sample and the sample itself stand among both views.
+    """Columns of the other view of each sample and of the sample itself, among both views.
 
-    Kept, because steps are alike.
+    Cached, because all steps have the same shapes.
 
     Returns:
         Shape ``(2, samples, 2)``: the anchors of ``z0``, then those of ``z1``.
@@ -167,17 +167,17 @@ def build_bank_candidates(
         raise ValueError("z0 must hold at least 1 sample, got 0.")
     dtype = working_dtype(z0, z1)
     u0, u1 = unit_vectors(z0[rows].to(dtype)), unit_vectors(z1[rows].to(dtype))
-    added, own = _added_negatives(bank, negatives, dtype)
+    added, extra = _added_negatives(bank, negatives, dtype)
     ids, key_ids = _comparable_ids(ids, bank)
-    # The positive is seen by its anchor alone.
-    own = u1[:, None] if own is None else torch.cat([u1[:, None], own], dim=1)
+    # The positive is a candidate of its own anchor only.
+    extra = u1[:, None] if extra is None else torch.cat([u1[:, None], extra], dim=1)
     keys = torch.cat(added)
     return [
         Candidates(
             u0,
             keys,
             torch.full((len(u0), 1), len(keys), device=z0.device),
-            own,
+            extra,
             None if ids is None else ids[rows],
             key_ids,
         )
@@ -198,8 +198,8 @@ def build_labelled_candidates(batch: Labelled) -> Candidates:
         dtype = working_dtype(embeddings, references)
         unit, candidates = (unit_vectors(z.to(dtype)) for z in (embeddings, references))
     places = torch.arange(len(unit), device=unit.device)[:, None]
-    others = places[:, :0] if first is None else places + first
-    return Candidates(unit, candidates, others, None, labels, reference_labels, is_labelled=True)
+    excluded = places[:, :0] if first is None else places + first
+    return Candidates(unit, candidates, excluded, None, labels, reference_labels, is_labelled=True)
 
 
 def working_dtype(z0: Tensor, z1: Tensor) -> torch.dtype:
@@ -210,7 +210,7 @@ def working_dtype(z0: Tensor, z1: Tensor) -> torch.dtype:
 def _added_negatives(
     keys: Keys | None, negatives: Tensor | None, dtype: torch.dtype
 ) -> tuple[list[Tensor], Tensor | None]:
-    """Return what all anchors see beside the batch, and what each sees alone; unit vectors."""
+    """Return shared candidates beyond the batch, and per-anchor negatives; unit vectors."""
     added = [] if keys is None else [keys.vectors.to(dtype)]
     if negatives is None:
         return added, None
@@ -219,7 +219,7 @@ def _added_negatives(
 
 
 def _comparable_ids(ids: Tensor | None, keys: Keys | None) -> tuple[Tensor | None, Tensor | None]:
-    """Give new ids to a batch and to keys, so that one of them, -1, can mean a key without id."""
+    """Renumber the ids of a batch and of keys, so that -1 can mean a key without id."""
     if ids is None or keys is None:
         return ids, None
     ascending = ids.sort().values

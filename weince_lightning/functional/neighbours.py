@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from weince_lightning.checks import check_integer, check_number
 from weince_lightning.functional.threads import Scratch, count_threads, share
 
 UNKNOWN_LABEL = -1
@@ -77,8 +78,7 @@ def nearest_neighbours(queries: Tensor, bank: Tensor, k: int) -> Neighbours:
         raise ValueError(
             f"bank must have shape (at least 1, {queries.shape[1]}), got {tuple(bank.shape)}."
         )
-    if k < 1:
-        raise ValueError(f"k must be at least 1, got {k}.")
+    check_integer("k", k, at_least=1)
     for name, features in (("queries", queries), ("bank", bank)):
         if not (finite := _is_finite(features)).all():
             raise ValueError(
@@ -182,8 +182,7 @@ def neighbour_scores(
         >>> neighbour_scores(queries, torch.tensor([0, 1]), bank, bank_labels, (1,), (1, 2))
         NeighbourScores(accuracy=tensor([0.5000]), recall=tensor([0.5000, 1.0000]))
     """
-    if not temperature > 0:
-        raise ValueError(f"temperature must be positive, got {temperature}.")
+    check_number("temperature", temperature, above=0.0, condition="be positive")
     for name, numbers in (("k", k), ("recall_at", recall_at)):
         if not numbers or min(numbers) < 1:
             raise ValueError(f"{name} must hold numbers of at least 1, got {tuple(numbers)}.")

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from weince_lightning.checks import check_number
 from weince_lightning.functional.vectors import unit_vectors
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -68,8 +69,7 @@ def sharpness(
         0.2
     """
     for part in parts:
-        if not 0 < part <= 1:
-            raise ValueError(f"parts must lie in (0, 1], got {part}.")
+        check_number("parts", part, above=0.0, at_most=1.0, condition="lie in (0, 1]")
     similarity, gradient = pair_gradients(loss, z0, z1)
     samples = len(z0)
     both = torch.arange(2 * samples, device=z0.device)

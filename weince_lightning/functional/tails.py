@@ -1,10 +1,10 @@
-"""How Weibull-like the hard negatives' tail is: evidence from one batch.
+"""Tail evidence: how Weibull-like the hard negatives of a batch are.
 
-Everything here is data for the gate and the shape, never differentiated.
+It is data for the gate and the shape, and is never differentiated.
 """
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,18 +16,19 @@ from weince_lightning.functional.kept import kept
 _FLOOR = 1e-12
 """Smallest sum of squares: a perfect line and a constant tail stay finite."""
 _WRONG_SIGN = 1e6
-"""Added to the residual of a line whose slope has the wrong sign: it can not be the tail."""
+"""Added to the residual of a line whose slope has the wrong sign: it cannot be the tail."""
 
 
 class TailFit(NamedTuple):
     """Tail evidence of each anchor; all of shape ``(anchors,)``."""
 
     beta_hat: Tensor
-    r"""Slope :math:`\hat\beta \ge 0` of the Weibull line; 0 where the evidence is absent."""
+    r"""Slope :math:`\hat\beta \ge 0` of the Weibull line; 0 if there are too few points."""
     r_squared: Tensor
-    """Fit of the Weibull line, in ``[0, 1]``; 0 where the evidence is absent."""
+    """Fit of the Weibull line, in ``[0, 1]``; 0 if there are too few points."""
     delta_aic: Tensor
-    r""":math:`\Delta`\ AIC, positive where the Weibull line fits better; 0 where absent.
+    r""":math:`\Delta`\ AIC, positive where the Weibull line fits better; 0 if there are too
+    few points.
 
     A heuristic, not a model comparison: the two lines have different responses, and any smooth
     tail gives large values.
@@ -35,7 +36,7 @@ class TailFit(NamedTuple):
     rho: Tensor
     r"""Hardness :math:`\rho`: shortfall of the hardest negative, in ``[1e-6, 2]``."""
     num_points: Tensor
-    """Points the lines were fitted to; below 2 the evidence is absent."""
+    """Points the lines were fitted to; below 2 there are too few."""
 
 
 def tail_size(num_negatives: int, tail_fraction: float, min_tail_points: int) -> int:
@@ -80,8 +81,8 @@ def fit_tail(
         min_tail_points: Fewest points of a tail.
 
     Returns:
-        The evidence; where fewer than 2 points remain it is absent (zeros), and an anchor without
-        negatives has :math:`\rho = 2`.
+        The evidence; zeros for an anchor with fewer than 2 points. An anchor without negatives has
+        :math:`\rho = 2`.
 
     References:
         Erol et al., ICML 2026, arXiv:2606.00262.
@@ -102,12 +103,12 @@ def fit_tail(
     else:
         sizes = _tail_sizes(max_negatives, tail_fraction, min_tail_points)
         lines = _lines_of_each(sizes, num_negatives, smallest)
-    if isinstance(lines, _SameLines):
-        return TailFit(*lines.fit(smallest), hardest, lines.num_points.expand_as(hardest))
     num_points = lines.num_points.expand_as(hardest)
-    absent = num_points < 2
+    if lines.used is None:
+        return TailFit(*lines.fit(smallest), hardest, num_points)
+    too_few = num_points < 2
     beta_hat, r_squared, delta_aic = (
-        column.masked_fill(absent, 0.0) for column in lines.fit(smallest)
+        column.masked_fill(too_few, 0.0) for column in lines.fit(smallest)
     )
     rho = hardest.masked_fill(hardest.isinf(), 2.0)
     return TailFit(beta_hat, r_squared, delta_aic, rho, num_points)
@@ -190,14 +191,16 @@ def _tail_sizes(
 
 
 class _Lines(NamedTuple):
-    """The responses of both lines: they depend on the ranks of the points alone."""
+    """The responses of both lines, which depend on the ranks of the points alone."""
 
-    used: Tensor
-    """Which points count, shape ``(1 or rows, points)``."""
+    points: slice
+    """The columns of the tail that are read."""
+    used: Tensor | None
+    """Points that count, shape ``(rows, points)``; None if all do."""
     num_points: Tensor
-    """How many they are, shape ``(1 or rows,)``."""
+    """Number of points that count, shape ``(1 or rows,)``."""
     responses: Tensor
-    r"""Centred :math:`\log F` and :math:`-\log(-\log F)`, both increasing; 0 where unused.
+    r"""Centered :math:`\log F` and :math:`-\log(-\log F)`, both increasing; 0 where unused.
 
     Shape ``(2, 1 or rows, points)``.
     """
@@ -213,9 +216,9 @@ class _Lines(NamedTuple):
         num_points = used.sum(dim=1, dtype=dtype)
         log_position = (rank / (size + 1).to(dtype)).log()
         gumbel = -(-log_position.where(used, -1.0)).log()
-        responses = _centre(torch.stack([log_position, gumbel]), used, num_points)
+        responses = _center(torch.stack([log_position, gumbel]), used, num_points)
         total = responses[0].square().sum(dim=1).clamp_min(_FLOOR)
-        return cls(used, num_points, responses, total)
+        return cls(slice(points), used, num_points, responses, total)
 
     def fit(self, smallest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Fit the lines to ascending shortfalls, shape ``(rows, points)``.
@@ -223,86 +226,41 @@ class _Lines(NamedTuple):
         Returns:
             Slope and fit of the Weibull line and the difference of AIC.
         """
-        x = smallest.log()
-        # Relative to one of its points a constant tail is exactly 0. Centred alone it would be
+        x = smallest[:, self.points].log()
+        # Relative to one of its points a constant tail is exactly 0. Centered alone it would be
         # rounding noise, whose sign would pass for the sign of a slope.
-        place = torch.arange(x.shape[1], device=x.device)
-        last = (self.used * place).amax(dim=1, keepdim=True).expand(len(x), 1)
-        x = _centre(x - x.gather(1, last), self.used, self.num_points)
-        return _regress(torch, x, self.responses, self.total, self.num_points)
+        if self.used is None:
+            x = x - x[:, -1:]
+            x -= x.mean(dim=1, keepdim=True)
+        else:
+            place = torch.arange(x.shape[1], device=x.device)
+            last = (self.used * place).amax(dim=1, keepdim=True).expand(len(x), 1)
+            x = _center(x - x.gather(1, last), self.used, self.num_points)
+        sxx = torch.linalg.vecdot(x, x).clamp_min_(_FLOOR)
+        if self.responses.shape[1] == 1:  # one row of responses serves all: a matrix product
+            products = self.responses[:, 0] @ x.T
+        else:
+            products = (x * self.responses).sum(dim=2)
+        slope = products / sxx
+        residual = torch.addcmul(self.responses, slope[:, :, None], x, value=-1)
+        sse = torch.linalg.vecdot(residual, residual).clamp_min_(_FLOOR)
+        r_squared = (1 - sse[0] / self.total).clamp_min_(0)
+        log_sse = torch.where(slope <= 0, sse + _WRONG_SIGN, sse).log_()
+        return slope[0].clamp_min(0), r_squared, self.num_points * (log_sse[1] - log_sse[0])
 
 
-class _SameLines(NamedTuple):
-    """The lines of anchors that all have the same tail size, without the points left out."""
-
-    points: slice
-    """Which points count."""
-    num_points: Tensor
-    """How many they are, shape ``(1,)``."""
-    responses: Any
-    """As in :class:`_Lines`, shape ``(2, 1, points)``."""
-    total: Any
-
-    def fit(self, smallest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """See :meth:`_Lines.fit`."""
-        points = smallest[:, self.points]
-        if isinstance(self.responses, Tensor):
-            return self._fit(torch, points)
-        # On a small batch NumPy's operations cost a fraction of torch's. NaN in the input comes out
-        # as NaN and without a warning, as in torch.
-        with np.errstate(invalid="ignore"):
-            slope, r_squared, delta_aic = map(torch.from_numpy, self._fit(np, points.numpy()))
-        return slope, r_squared, delta_aic
-
-    def _fit(self, library: Any, points: Any) -> tuple[Any, Any, Any]:
-        x = library.log(points)
-        x = x - x[:, -1:]  # for a constant tail, as in _Lines
-        x -= x.sum(axis=1, keepdims=True) / x.shape[1]
-        return _regress(library, x, self.responses, self.total, x.shape[1])
-
-
-def _regress(
-    library: Any, x: Any, responses: Any, total: Any, num_points: Any
-) -> tuple[Any, Any, Any]:
-    """Compare the two lines in torch or NumPy, whichever holds the arrays.
-
-    Args:
-        library: Which.
-        x: Centred log shortfalls, shape ``(rows, points)``.
-        responses: See :class:`_Lines`.
-        total: See :class:`_Lines`.
-        num_points: How many points count.
-
-    Returns:
-        Slope and fit of the Weibull line and the difference of AIC.
-    """
-    at_least = np.maximum if library is np else torch.clamp_min
-    sxx = at_least(library.einsum("rp,rp->r", x, x), _FLOOR)
-    # One row of responses serves all: a matrix product.
-    products = responses[:, 0] @ x.T if responses.shape[1] == 1 else (x * responses).sum(axis=2)
-    slope = products / sxx
-    residual = slope[:, :, None] * x
-    residual -= responses
-    sse = at_least(library.einsum("lrp,lrp->lr", residual, residual), _FLOOR)
-    r_squared = at_least(1 - sse[0] / total, 0)
-    log_sse = library.log(library.where(slope <= 0, sse + _WRONG_SIGN, sse))
-    return at_least(slope[0], 0), r_squared, num_points * (log_sse[1] - log_sse[0])
-
-
-def _centre(values: Tensor, used: Tensor, num_points: Tensor) -> Tensor:
+def _center(values: Tensor, used: Tensor, num_points: Tensor) -> Tensor:
     """Subtract the mean of the points that count; 0 where they do not."""
     values = values.where(used, 0.0)
     mean = values.sum(dim=-1, keepdim=True) / num_points[:, None].clamp_min(1)
     return (values - mean).where(used, 0.0)
 
 
-def _lines_of_each(
-    sizes: NDArray[np.int64], num_negatives: Tensor, smallest: Tensor
-) -> _Lines | _SameLines:
-    """Lines of anchors whose tail sizes are those of their numbers of negatives."""
+def _lines_of_each(sizes: NDArray[np.int64], num_negatives: Tensor, smallest: Tensor) -> _Lines:
+    """Lines of anchors whose tail sizes follow their numbers of negatives."""
     points, dtype, device = smallest.shape[1], smallest.dtype, smallest.device
     if num_negatives.is_cpu and len(num_negatives) > 0 and not torch.compiler.is_compiling():
-        # They can be read without waiting for a device, and mostly all are the same.
+        # Reading them costs no host sync, and mostly all are equal.
         each = sizes[num_negatives.numpy()]
         if each.min() == each.max():
             return _lines_of_all(int(each[0]), points, dtype, device)
@@ -310,15 +268,12 @@ def _lines_of_each(
 
 
 @kept
-def _lines_of_all(
-    size: int, points: int, dtype: torch.dtype, device: torch.device
-) -> _Lines | _SameLines:
-    """Lines of anchors that all have the same tail size; kept, because steps are alike."""
+def _lines_of_all(size: int, points: int, dtype: torch.dtype, device: torch.device) -> _Lines:
+    """Lines of anchors that all have the same tail size; cached for the next steps."""
     lines = _Lines.of(torch.full((1,), size, device=device), points, dtype)
     used = slice(max(1, size // 20), size)
     if size < used.start + 2:
         return lines
     responses = lines.responses[:, :, used].contiguous()
-    if device.type != "cpu" or torch.compiler.is_compiling():
-        return _SameLines(used, lines.num_points, responses, lines.total)
-    return _SameLines(used, lines.num_points, responses.numpy(), lines.total.numpy())
+    # Without the points that do not count, no mask is needed.
+    return lines._replace(points=used, used=None, responses=responses)

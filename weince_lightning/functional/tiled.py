@@ -1,8 +1,18 @@
-"""The same losses block by block: nothing is ever larger than block x candidates.
+"""Losses and gradients block by block, in memory of block x candidates.
 
-Similarities of a block are computed where they are needed and forgotten; the gradient with respect
-to anchors and candidates is computed in the same sweep as the loss and kept for the backward, as in
-fused cross-entropy. On a CPU the blocks are shared among threads.
+The similarities of a block are computed when they are needed and then dropped. The gradient with
+respect to anchors and candidates is computed in the same pass as the loss and kept for the
+backward, as in fused cross-entropy. On a CPU the threads share the blocks.
+
+Shapes, for each group of anchors with the same candidates (A anchors, B of them in a block,
+C shared candidates, X per-anchor negatives, D features)::
+
+    anchors                (A, D)       a block: (B, D)
+    candidates             (C, D)       shared by all blocks of the group
+    per_anchor_negatives   (A, X, D)    a block: (B, X, D)
+    similarity, gradient   (B, C + X)   per-anchor negatives last
+    of_candidates          (D, C)       transposed, one for each thread
+    per_anchor             (sum of A,)  groups in order
 """
 
 import math
@@ -20,21 +30,22 @@ from weince_lightning.functional.threads import Scratch, count_threads, share
 LARGEST_BLOCK = 2**20
 """Similarities of a block on a CPU, 4 MiB in float32: more do not stay in the cache."""
 LARGEST_BLOCK_ELSEWHERE = 2**24
-"""The same on other devices, 64 MiB: there each operation pays for its start."""
+"""The same on other devices, 64 MiB: there kernel-launch overhead dominates."""
 LARGEST_KEPT = 2**22
-"""Similarities that are not computed again for the losses, in all blocks together."""
+"""Most similarities of all blocks that are cached between the tails and the losses."""
 LEAST_SHARED = 2**19
-"""Similarities of a block for which several threads wait for each other less than they work."""
+"""Similarities of a block from which on several threads are faster than one."""
 
 
 class _Block(NamedTuple):
     """Anchors of a group whose similarities are computed at once."""
 
-    group: int
-    anchors: Candidates
-    """They and what they are compared with."""
+    group_index: int
+    """Which group they belong to."""
+    group: Candidates
+    """The anchors of the block and their candidates."""
     rows: slice
-    """Their places in the group."""
+    """Their rows in the group."""
     places: slice
     """Their places among the anchors of all groups."""
 
@@ -42,7 +53,7 @@ class _Block(NamedTuple):
 class Tiled:
     """The scores of all anchors, computed block by block.
 
-    See :class:`~weince_lightning.functional.contrastive.Whole`, whose results it gives.
+    The results are those of :class:`~weince_lightning.functional.contrastive.Whole`.
 
     Args:
         groups: Anchors and candidates.
@@ -60,16 +71,16 @@ class Tiled:
                 stop = min(start + most, size)
                 places = slice(first + start, first + stop)
                 rows = slice(start, stop)
-                # Of one block no views are needed: on a small batch even they cost.
+                # A single block needs no views, whose cost is noticeable on a small batch.
                 part = group if stop - start == size else group.select(rows)
                 self.blocks.append(_Block(index, part, rows, places))
             first += size
-        sizes = [b.anchors.num_anchors * b.anchors.num_columns for b in self.blocks]
+        sizes = [b.group.num_anchors * b.group.num_columns for b in self.blocks]
         shared = max(sizes) >= LEAST_SHARED
         self.threads = count_threads(groups[0].anchors.device) if shared else 1
-        # Who asks for small blocks wants to save memory.
-        self._keep = block_size is None and sum(sizes) <= LARGEST_KEPT
-        self._kept: dict[tuple[int, int], Tensor] = {}
+        # An explicit `block_size` means memory is tight: do not cache.
+        self._caches = block_size is None and sum(sizes) <= LARGEST_KEPT
+        self._cache: dict[tuple[int, int], Tensor] = {}
 
     @torch.no_grad()
     def __iter__(self) -> Iterator[Scores]:
@@ -97,16 +108,16 @@ class Tiled:
 
     def score(self, block: _Block, scratch: Scratch) -> Scores:
         """Compute the scores of a block; the next block of a thread may overwrite them."""
-        key = block.group, block.rows.start
-        similarity = self._kept.get(key)
+        key = block.group_index, block.rows.start
+        similarity = self._cache.get(key)
         if similarity is None:
-            if self._keep:
-                similarity = self._kept[key] = compare(block.anchors)
+            if self._caches:
+                similarity = self._cache[key] = compare(block.group)
             else:
-                like = block.anchors.anchors
-                shape = block.anchors.num_anchors, block.anchors.num_columns
-                similarity = compare(block.anchors, scratch.take("similarity", shape, like))
-        return score(block.anchors, similarity)
+                like = block.group.anchors
+                shape = block.group.num_anchors, block.group.num_columns
+                similarity = compare(block.group, scratch.take("similarity", shape, like))
+        return score(block.group, similarity)
 
     def losses(
         self, objective: Objective, temperature: float | Tensor, weight: float | Tensor
@@ -120,7 +131,7 @@ class Tiled:
         total, per_anchor = apply(
             self, objective, weight, torch.is_grad_enabled(), temperature, *tensors
         )
-        self._kept.clear()
+        self._cache.clear()
         return total, per_anchor
 
 
@@ -131,7 +142,7 @@ def choose_block_size(group: Candidates) -> int:
         group: Anchors and candidates.
 
     Returns:
-        What keeps the similarities of a block in the cache, and all threads busy.
+        A size that keeps the similarities of a block in the cache and all threads busy.
     """
     size, columns = group.num_anchors, max(1, group.num_columns)
     device = group.anchors.device
@@ -149,49 +160,51 @@ class _Gradients:
     def __init__(self, groups: Sequence[Candidates]) -> None:
         self._groups = groups
         self._of_anchors = [torch.empty_like(group.anchors) for group in groups]
-        self._of_own = [None if g.own is None else torch.empty_like(g.own) for g in groups]
+        extras = [group.per_anchor_negatives for group in groups]
+        self._of_extra = [None if extra is None else torch.empty_like(extra) for extra in extras]
 
     def add(self, block: _Block, gradient: Tensor, of_candidates: dict[int, Tensor]) -> None:
-        """Hand on the gradient of a block's similarities.
+        """Add the gradient of a block's similarities to those of its vectors.
 
         Args:
-            block: Which.
-            gradient: Shape ``(anchors, candidates)``.
-            of_candidates: What a thread has collected of all blocks, by group, shape
-                ``(features, candidates)``; it is added to.
+            block: The block.
+            gradient: Shape ``(anchors, candidates)``, per-anchor negatives last.
+            of_candidates: A thread's gradients of the candidates, by group, shape
+                ``(features, candidates)``; updated.
         """
-        anchors, candidates, own = block.anchors.tensors
-        shared = gradient if own is None else gradient[:, : len(candidates)]
-        of_anchors = torch.mm(shared, candidates, out=self._of_anchors[block.group][block.rows])
+        anchors, candidates, extra = block.group.tensors
+        shared = gradient if extra is None else gradient[:, : len(candidates)]
+        out = self._of_anchors[block.group_index][block.rows]
+        of_anchors = torch.mm(shared, candidates, out=out)
         # Transposed, as (features, candidates): that product is a sixth faster on a CPU.
-        so_far = of_candidates.get(block.group)
+        so_far = of_candidates.get(block.group_index)
         if so_far is not None:
             so_far.addmm_(anchors.T, shared)
-        elif candidates.requires_grad:  # the keys of a memory bank do not
-            of_candidates[block.group] = anchors.T @ shared
-        of_own = self._of_own[block.group]
-        if own is not None and of_own is not None:
+        elif candidates.requires_grad:  # keys of a memory bank need none
+            of_candidates[block.group_index] = anchors.T @ shared
+        of_extra = self._of_extra[block.group_index]
+        if extra is not None and of_extra is not None:
             alone = gradient[:, len(candidates) :]
-            of_anchors += torch.einsum("an,anf->af", alone, own)
-            torch.mul(alone[:, :, None], anchors[:, None, :], out=of_own[block.rows])
+            of_anchors += torch.einsum("an,anf->af", alone, extra)
+            torch.mul(alone[:, :, None], anchors[:, None, :], out=of_extra[block.rows])
 
     def total(self, parts: Sequence[dict[int, Tensor]]) -> list[Tensor | None]:
-        """Return what flows back to each group's tensors, from the parts of the threads."""
+        """Return the gradients of each group's tensors, summed over the threads."""
         found: list[Tensor | None] = []
         for index, group in enumerate(self._groups):
             of_anchors = self._of_anchors[index]
             collected = [part[index].T for part in parts if index in part]
             # Not in place: torch.compile refuses that.
             if group.anchors is group.candidates:
-                found += [sum(collected, of_anchors), None, self._of_own[index]]
+                found += [sum(collected, of_anchors), None, self._of_extra[index]]
             else:
                 of_candidates = sum(collected[1:], collected[0]) if collected else None
-                found += [of_anchors, of_candidates, self._of_own[index]]
+                found += [of_anchors, of_candidates, self._of_extra[index]]
         return found
 
 
 class _Found(NamedTuple):
-    """What a thread has found about its blocks."""
+    """Losses and gradients of the blocks of one thread."""
 
     losses: list[Tensor]
     of_temperature: list[Tensor]
@@ -241,7 +254,7 @@ class _TiledLosses(torch.autograd.Function):
         ctx.set_materialize_grads(False)  # zeros for it would be for nothing
         if gradients is not None:
             of_temperature = [found for part in parts for found in part.of_temperature]
-            # For a gradient of the gradient only.
+            # Needed only for a second derivative.
             ctx.groups, ctx.objective, ctx.temperature = tiled.groups, objective, temperature
             ctx.weight = weight
             ctx.save_for_backward(
@@ -259,7 +272,7 @@ class _TiledLosses(torch.autograd.Function):
             return (None,) * (4 + len(saved) // 2)
         inputs, kept = saved[: len(saved) // 2], saved[len(saved) // 2 :]
         if torch.is_grad_enabled():
-            # With create_graph. What was kept would pass for a constant.
+            # With create_graph: the kept gradients would count as constants.
             kept = _plain_gradients(ctx.groups, ctx.objective, ctx.temperature, inputs)
         gradient = gradient * ctx.weight
         return None, None, None, None, *(k if k is None else k * gradient for k in kept)
@@ -269,9 +282,9 @@ _uncompiled: Any = None
 
 
 def _apply_uncompiled() -> Any:
-    """Return what applies the function unseen by torch.compile, whose version 2.10 fails in it.
+    """Return the function hidden from torch.compile, whose version 2.10 fails in it.
 
-    Made when it is first compiled: the compiler takes longer to import than all of the losses.
+    Created on first use: importing the compiler takes longer than importing all of the losses.
     """
     global _uncompiled
     if _uncompiled is None:
@@ -296,7 +309,7 @@ def _differentiate(
         return differentiate(scores, blend, temperature, scratch, with_gradient, with_temperature)
     if not with_gradient:
         return Derivatives(objective.evaluate(scores, places, temperature))
-    # Detached: the thread's memory itself may not ask for a gradient.
+    # Detached: the scratch memory itself must not require a gradient.
     scores = scores._replace(similarity=scores.similarity.detach().requires_grad_())
     leaves = [scores.similarity]
     if isinstance(temperature, Tensor):
@@ -305,7 +318,7 @@ def _differentiate(
     with torch.enable_grad():
         losses = objective.evaluate(scores, places, temperature)
         total = losses.sum()
-    # A loss may have nothing to do with the temperature.
+    # A loss may not depend on the temperature.
     found = torch.autograd.grad(total, leaves, allow_unused=True)
     return Derivatives(losses.detach(), found[0], found[1] if with_temperature else None)
 
@@ -316,7 +329,7 @@ def _plain_gradients(
     temperature: float | Tensor,
     inputs: Sequence[Tensor | None],
 ) -> list[Tensor | None]:
-    """Gradients of the sum of the losses that can be differentiated again: the whole matrix."""
+    """Gradients of the sum of the losses that can be differentiated again; whole matrix."""
     # A tensor may be an input twice, as anchors and as candidates; its views are different.
     views = [None if tensor is None else tensor.view_as(tensor) for tensor in inputs]
     seen = [group.with_tensors(views[3 * i + 1 : 3 * i + 4]) for i, group in enumerate(groups)]

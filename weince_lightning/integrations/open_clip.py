@@ -4,9 +4,9 @@ import torch
 from torch import Tensor, nn
 
 from weince_lightning import distributed
-from weince_lightning.functional.checks import check_batch
+from weince_lightning.checks import check_number
+from weince_lightning.functional.inputs import check_batch
 from weince_lightning.losses import TailGate, TailShape, WEINCELoss
-from weince_lightning.losses.checks import check_number
 
 
 class WEINCEClipLoss(nn.Module):

@@ -6,7 +6,7 @@ from pytorch_metric_learning.losses import BaseMetricLossFunction
 from torch import Tensor
 
 from weince_lightning.distributed import world_size
-from weince_lightning.functional.checks import check_labelled
+from weince_lightning.functional.inputs import check_labelled
 from weince_lightning.losses import TailGate, TailShape, WEINCELoss
 
 
@@ -17,7 +17,7 @@ class WEINCESupConLoss(BaseMetricLossFunction):
     ref_emb=..., ref_labels=...)`` with the references: equal labels are positives, and the tail of
     an anchor is that of the embeddings with other labels. With ``gate=0.0`` it is ``SupConLoss``,
     but that anchors whose loss rounds to 0 stay in the mean.
-    See :meth:`~weince_lightning.losses.base.ContrastiveLoss.supervised_terms`.
+    See :meth:`~weince_lightning.losses.supervised.SupervisedLoss.supervised_terms`.
 
     Args:
         temperature: As for ``SupConLoss``; a number, or a 0-dim tensor that then gets a gradient.

@@ -8,10 +8,10 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import cos_sim
 from torch import Tensor
 
+from weince_lightning.checks import check_choice, check_flag, check_number
 from weince_lightning.distributed import world_size
-from weince_lightning.functional.checks import check_batch
+from weince_lightning.functional.inputs import check_batch
 from weince_lightning.losses import TailGate, TailShape, WEINCELoss
-from weince_lightning.losses.checks import check_choice, check_flag, check_number
 from weince_lightning.losses.descriptions import describe
 
 if TYPE_CHECKING:

@@ -6,10 +6,11 @@ They check arguments, hold state and call the functional core; importing them ne
 from weince_lightning.losses.contrastive import InfoNCELoss, WEINCELoss
 from weince_lightning.losses.links import ArctanhLink, PowerLink, SoftmaxLink, WeibitLink
 from weince_lightning.losses.parts import TailGate, TailShape, TopMTerm
-from weince_lightning.losses.results import ContrastiveTerms, TailEvidence
+from weince_lightning.losses.results import BatchCandidates, ContrastiveTerms, TailEvidence
 
 __all__ = [
     "ArctanhLink",
+    "BatchCandidates",
     "ContrastiveTerms",
     "InfoNCELoss",
     "PowerLink",

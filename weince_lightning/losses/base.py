@@ -1,4 +1,4 @@
-"""What InfoNCE and WEINCE have in common: from two views to a mean over anchors."""
+"""Base of the losses: candidates, losses per anchor and their mean, from two views."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -8,21 +8,24 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
-from weince_lightning.distributed import gather, rank, world_size
+from weince_lightning.checks import check_choice, check_flag, check_integer
+from weince_lightning.distributed import gather, world_size
 from weince_lightning.functional.candidates import Candidates, Scores
-from weince_lightning.functional.checks import check_batch, check_labelled
 from weince_lightning.functional.contrastive import (
     Objective,
     Whole,
     negated_similarities,
 )
 from weince_lightning.functional.fused import Blend
+from weince_lightning.functional.inputs import (
+    check_batch,
+    check_temperature,
+    check_temperature_tensor,
+)
 from weince_lightning.functional.layouts import (
-    Labelled,
     Layout,
     build_bank_candidates,
     build_candidates,
-    build_labelled_candidates,
     working_dtype,
 )
 from weince_lightning.functional.links import shortfall
@@ -32,22 +35,41 @@ from weince_lightning.functional.tails import (
 )
 from weince_lightning.functional.tiled import Tiled
 from weince_lightning.functional.vectors import unit_vectors
-from weince_lightning.losses.checks import (
-    check_choice,
-    check_flag,
-    check_integer,
-    check_temperature,
-    check_temperature_tensor,
-)
-from weince_lightning.losses.exchange import gather_labelled, gather_views
+from weince_lightning.losses.exchange import Views, gather_views
 from weince_lightning.losses.links import WeibitLink
 from weince_lightning.losses.parts import TopMTerm
 from weince_lightning.losses.queue import create_queue
-from weince_lightning.losses.results import ContrastiveTerms, TailEvidence
+from weince_lightning.losses.results import BatchCandidates, ContrastiveTerms, TailEvidence
 
 
 class ContrastiveLoss(nn.Module, ABC):
-    """What InfoNCE and WEINCE have in common."""
+    r"""A contrastive loss of two views: a mean over anchors, each among its candidates.
+
+    All losses take these arguments, which ``weince fit --help`` shows from here.
+
+    Args:
+        temperature: Temperature :math:`\tau > 0`, dimensionless; a number, or a 0-dim tensor that
+            then gets a gradient.
+        layout: "views" (NT-Xent: all other embeddings are candidates), "pairs" (CLIP: the other
+            side, symmetrised) or "queries" (one way: ``z0`` against ``z1``).
+        gather_distributed: Use the candidates of all processes, where there are several. It
+            expects gradients to be averaged over the processes, as DistributedDataParallel does.
+        queue_size: How many keys of earlier batches are negatives too, of the anchors of ``z0``
+            alone; at least 0. Each training step adds its ``z1`` with their ``ids`` (those of all
+            processes if ``gather_distributed``) after its loss; the newest stay. A key without id
+            matches no anchor. The queue starts empty and is saved with the loss.
+        memory_bank_size: lightly's argument, a number or ``(size, features)``: as ``queue_size``,
+            but the keys are the only negatives beside explicit ones, and the anchors are those of
+            ``z0`` whatever the ``layout``. While the bank is empty, the loss is 0. Excludes
+            ``queue_size``.
+        block_size: Anchors compared at once, at least 1. Memory grows with ``block_size`` times the
+            number of candidates; None chooses from the sizes.
+        top_m_terms: Terms added to the loss.
+
+    Raises:
+        TypeError: If an argument is of the wrong kind.
+        ValueError: If a number is out of its range or a name is unknown.
+    """
 
     def __init__(
         self,
@@ -77,8 +99,8 @@ class ContrastiveLoss(nn.Module, ABC):
                 raise TypeError(f"top_m_terms must hold TopMTerm objects, got {term!r}.")
         self.top_m_terms = nn.ModuleList(terms)
 
-    def _read_tail(self, scores: Whole | Tiled, anchors: list[int]) -> TailEvidence | None:
-        """Collect the evidence of all anchors; ``anchors`` are those of every rank."""
+    def _read_tail(self, scores: Whole | Tiled, anchor_counts: list[int]) -> TailEvidence | None:
+        """Collect the evidence of all anchors; ``anchor_counts`` has one number per rank."""
         return None
 
     @abstractmethod
@@ -127,101 +149,88 @@ class ContrastiveLoss(nn.Module, ABC):
             ValueError: If shapes do not fit, or no anchor can have a negative.
             RuntimeError: If several processes disagree in more than the number of samples.
         """
-        check_batch(z0, z1, ids, negatives)
-        ids = None if ids is None else ids.to(torch.int64)
-        keys = None if self.queue is None else self.queue.read(z1)
-        sizes, rows = [len(z0)], slice(None)
-        if self.gather_distributed and world_size() > 1:
-            filled = 0 if self.queue is None else self.queue.filled
-            z0, z1, ids, negatives, sizes = gather_views(z0, z1, ids, negatives, filled)
-            rows = slice(sum(sizes[: rank()]), sum(sizes[: rank() + 1]))
-        # Half precision can not hold the shortfalls: the endpoint's 1 - 1e-6 rounds to 1.
+        views = self._gather(z0, z1, ids, negatives)
+        # Half precision cannot hold the shortfalls: the endpoint's 1 - 1e-6 rounds to 1.
         with _without_autocast(z0.device.type):
-            if keys is not None and self._has_memory_bank:
-                groups = build_bank_candidates(z0, z1, keys, ids, negatives, rows)
-            else:
-                groups = build_candidates(z0, z1, self.layout, ids, negatives, rows, keys)
-            anchors = [self._anchors_per_sample * size for size in sizes]
+            groups, counts = self._build(views)
             tau = self.temperature if temperature is None else check_temperature_tensor(temperature)
-            terms = self._evaluate(groups, anchors, len(anchors) / sum(anchors), tau)
+            terms = self._evaluate(groups, counts, len(counts) / sum(counts), tau)
             if self._is_step and self.queue is not None:
-                self.queue.push(unit_vectors(z1.detach().to(working_dtype(z0, z1))), ids)
+                keys = views.z1.detach().to(working_dtype(views.z0, views.z1))
+                self.queue.push(unit_vectors(keys), views.ids)
             return terms
 
-    def supervised_terms(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        references: Tensor | None = None,
-        reference_labels: Tensor | None = None,
-    ) -> ContrastiveTerms:
-        """Compute the loss of labelled samples and its parts: equal labels are positives.
+    def candidates(
+        self, z0: Tensor, z1: Tensor, ids: Tensor | None = None, negatives: Tensor | None = None
+    ) -> BatchCandidates:
+        """Return the anchors and candidates that :meth:`terms` compares for these arguments.
 
-        Each anchor loses the mean, over its positives, of the negative log-probability among all
-        its candidates; its tail is that of candidates with other labels. Neither ``layout`` nor
-        queues have a say.
+        Nothing changes: a queue keeps its keys, also in training. With ``gather_distributed`` all
+        processes must call it together.
 
         Args:
-            embeddings: The anchors, raw, shape ``(samples, features)``, any float type.
-            labels: Of each anchor, shape ``(samples,)``, integers.
-            references: The candidates, shape ``(candidates, features)``; None: each anchor's are
-                all other anchors.
-            reference_labels: Of each candidate, shape ``(candidates,)``; with ``references``.
+            z0: Raw projections of the first view, shape ``(samples, features)``, any float type.
+            z1: Raw projections of the second view, same shape.
+            ids: As for :meth:`terms`.
+            negatives: As for :meth:`terms`.
 
         Returns:
-            The mean over the anchors that have a positive (0 where none has), and its parts, in
-            which the anchors without have 0.
+            Unit vectors in float32 at least, with gradient if enabled, by groups of anchors that
+            share candidates. The shapes of a group are
+            ``anchors (anchors, features)``, ``candidates (candidates, features)``,
+            ``per_anchor_negatives (anchors, extra, features)`` or None, and
+            ``excluded_columns (anchors, 1 or 2)``, whose first column is that of the positive.
 
         Raises:
             TypeError: If an argument is of the wrong kind.
-            ValueError: If shapes do not fit, or the loss has a queue.
+            ValueError: If shapes do not fit, or no anchor can have a negative.
             RuntimeError: If several processes disagree in more than the number of samples.
-
-        References:
-            Khosla et al., "Supervised Contrastive Learning", NeurIPS 2020, arXiv:2004.11362,
-            equation 2, which this is where the logits are those of the softmax.
 
         Example:
             >>> import torch
             >>> from weince_lightning import WEINCELoss
-            >>> z = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
-            >>> labels = torch.tensor([0, 0, 0, 1, 1, 1, 2, 3])
-            >>> WEINCELoss(0.1).supervised_terms(z, labels).per_anchor[6:]
-            tensor([0., 0.])
+            >>> from weince_lightning.functional.candidates import compare, score
+            >>> z0, z1 = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(0))
+            >>> (group,) = WEINCELoss().candidates(z0, z1).groups  # layout "views"
+            >>> group.anchors.shape, group.candidates.shape, group.max_negatives
+            (torch.Size([8, 8]), torch.Size([8, 8]), 6)
+            >>> scores = score(group, compare(group))
+            >>> scores.similarity.shape, scores.positive[:, 0].tolist()
+            (torch.Size([8, 8]), [4, 5, 6, 7, 0, 1, 2, 3])
         """
-        check_labelled(embeddings, labels, references, reference_labels)
-        if self.queue is not None:
-            raise ValueError(
-                f"{self.queue.argument} must be 0 for labelled samples, got {self.queue.size}. "
-                "Give earlier ones as references."
-            )
-        batch = Labelled(
-            embeddings,
-            labels.to(torch.int64),
-            references,
-            None if reference_labels is None else reference_labels.to(torch.int64),
-            0 if references is None else None,
-        )
-        sizes = [len(embeddings)]
-        if self.gather_distributed and world_size() > 1:
-            batch, sizes = gather_labelled(batch)
-        with _without_autocast(embeddings.device.type):
-            group = build_labelled_candidates(batch).counted()
-            # All with its label, itself aside, are no negatives.
-            count = (group.count_negatives() < group.max_negatives).sum()
-            if len(sizes) > 1:
-                count = gather(count[None], [1] * len(sizes)).sum()
-            weight = len(sizes) / count.clamp_min(1).to(group.anchors.dtype)
-            return self._evaluate([group], sizes, weight, self.temperature)
+        views = self._gather(z0, z1, ids, negatives)
+        with _without_autocast(z0.device.type):
+            return self._build(views)
+
+    def _gather(
+        self, z0: Tensor, z1: Tensor, ids: Tensor | None, negatives: Tensor | None
+    ) -> Views:
+        """Check the arguments of a call and collect those of all processes."""
+        check_batch(z0, z1, ids, negatives)
+        ids = None if ids is None else ids.to(torch.int64)
+        views = Views(z0, z1, ids, negatives, [len(z0)], slice(None))
+        if not self.gather_distributed or world_size() == 1:
+            return views
+        return gather_views(views, 0 if self.queue is None else self.queue.filled)
+
+    def _build(self, views: Views) -> BatchCandidates:
+        """Build the groups of this process's anchors."""
+        z0, z1, ids, negatives, sizes, rows = views
+        keys = None if self.queue is None else self.queue.read(z1)
+        if keys is not None and self._has_memory_bank:
+            groups = build_bank_candidates(z0, z1, keys, ids, negatives, rows)
+        else:
+            groups = build_candidates(z0, z1, self.layout, ids, negatives, rows, keys)
+        return BatchCandidates(groups, [self._anchors_per_sample * size for size in sizes])
 
     def _evaluate(
         self,
         groups: list[Candidates],
-        anchors: list[int],
+        anchor_counts: list[int],
         weight: float | Tensor,
         temperature: float | Tensor,
     ) -> ContrastiveTerms:
-        """Compute the losses of this rank's anchors; ``anchors`` are those of every rank.
+        """Compute the losses of this rank's anchors; ``anchor_counts`` has one number per rank.
 
         The weight is such that the mean over the ranks, of losses and gradients, is that over all
         anchors.
@@ -232,8 +241,8 @@ class ContrastiveLoss(nn.Module, ABC):
         num_negatives = counts[0] if len(counts) == 1 else torch.cat(counts)
         pooled = {k for k in self._links() if isinstance(k, WeibitLink) and k.beta == "pooled"}
         if self._is_step and pooled:
-            self._move_running_shapes(pooled, scores, groups, num_negatives, anchors)
-        tail = self._read_tail(scores, anchors)
+            self._move_running_shapes(pooled, scores, groups, num_negatives, anchor_counts)
+        tail = self._read_tail(scores, anchor_counts)
         loss, per_anchor = scores.losses(self._objective(groups, tail), temperature, weight)
         return ContrastiveTerms(loss, per_anchor, num_negatives, tail)
 
@@ -277,20 +286,20 @@ class ContrastiveLoss(nn.Module, ABC):
         scores: Whole | Tiled,
         groups: list[Candidates],
         num_negatives: Tensor,
-        anchors: list[int],
+        anchor_counts: list[int],
     ) -> None:
         """Let the pooled Weibit links follow the tail of this batch."""
         # Groups have as many anchors each.
-        each = sum(anchors) // len(groups)
+        each = sum(anchor_counts) // len(groups)
         max_negatives = each * sum(group.max_negatives for group in groups)
         if max_negatives == 0:  # an empty memory bank
             return
         parts = (shortfall(-negated_similarities(part)) for part in scores)
         smallest = pooled_tail(parts, max_negatives)
         total = num_negatives.sum()
-        if len(anchors) > 1:
-            smallest = gather(smallest, [len(smallest)] * len(anchors))
-            total = gather(total[None], [1] * len(anchors)).sum()
+        if len(anchor_counts) > 1:
+            smallest = gather(smallest, [len(smallest)] * len(anchor_counts))
+            total = gather(total[None], [1] * len(anchor_counts)).sum()
         beta, r_squared = fit_pooled(smallest, total)
         for link in links:
             link.follow(beta, r_squared)

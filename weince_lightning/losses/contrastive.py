@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from weince_lightning.checks import check_choice, check_number
 from weince_lightning.distributed import gather
 from weince_lightning.functional.candidates import Candidates, Scores
 from weince_lightning.functional.contrastive import (
@@ -21,43 +22,25 @@ from weince_lightning.functional.layouts import Layout
 from weince_lightning.functional.shapes import batch_shape
 from weince_lightning.functional.tails import TailFit
 from weince_lightning.functional.tiled import Tiled
-from weince_lightning.losses.base import ContrastiveLoss
-from weince_lightning.losses.checks import (
-    check_choice,
-    check_number,
-)
 from weince_lightning.losses.links import Link, SoftmaxLink, WeibitLink, check_link
 from weince_lightning.losses.parts import TailGate, TailShape, TopMTerm
 from weince_lightning.losses.results import TailEvidence
+from weince_lightning.losses.supervised import SupervisedLoss
 
 Mix = Literal["logits", "losses"]
 
 
-class InfoNCELoss(ContrastiveLoss):
+class InfoNCELoss(SupervisedLoss):
     r"""InfoNCE: cross-entropy of each anchor's positive among its candidates.
 
     .. math:: L = -\frac{1}{A} \sum_i \log
               \frac{e^{s_{i+}/\tau}}{e^{s_{i+}/\tau} + \sum_j e^{s_{ij}/\tau}}
 
+    The other arguments are those of all losses, see
+    :class:`~weince_lightning.losses.base.ContrastiveLoss`.
+
     Args:
-        temperature: Temperature :math:`\tau > 0`, dimensionless; a number, or a 0-dim tensor that
-            then gets a gradient.
         link: How similarities become logits; None is :class:`SoftmaxLink`.
-        layout: "views" (NT-Xent: all other embeddings are candidates), "pairs" (CLIP: the other
-            side, symmetrised) or "queries" (one way: ``z0`` against ``z1``).
-        gather_distributed: Use the candidates of all processes, where there are several. It
-            expects gradients to be averaged over the processes, as DistributedDataParallel does.
-        queue_size: How many keys of earlier batches are negatives too, of the anchors of ``z0``
-            alone; at least 0. Each training step adds its ``z1`` with their ``ids`` (those of all
-            processes if ``gather_distributed``) after its loss; the newest stay. A key without id
-            matches no anchor. The queue starts empty and is saved with the loss.
-        memory_bank_size: lightly's argument, a number or ``(size, features)``: as ``queue_size``,
-            but the keys are the only negatives beside explicit ones, and the anchors are those of
-            ``z0`` whatever the ``layout``. While the bank is empty, the loss is 0. Excludes
-            ``queue_size``.
-        block_size: Anchors compared at once, at least 1. Memory grows with ``block_size`` times the
-            number of candidates; None chooses from the sizes.
-        top_m_terms: Terms added to the loss.
 
     Raises:
         TypeError: If an argument is of the wrong kind.
@@ -112,7 +95,7 @@ class InfoNCELoss(ContrastiveLoss):
         return Blend(groups[0].anchors.new_ones(anchors))
 
 
-class WEINCELoss(ContrastiveLoss):
+class WEINCELoss(SupervisedLoss):
     r"""WEINCE: InfoNCE whose logits move to the Weibull coordinate where the tail asks for it.
 
     .. math:: \ell_{ij} = (1 - \lambda_i)\, s_{ij} / \tau - \lambda_i \beta_i \log(1 - s_{ij})
@@ -120,30 +103,16 @@ class WEINCELoss(ContrastiveLoss):
     The gate :math:`\lambda_i` and the shape :math:`\beta_i` come from the hard negatives of anchor
     i in this batch and are not differentiated.
 
+    The other arguments are those of all losses, see
+    :class:`~weince_lightning.losses.base.ContrastiveLoss`.
+
     Args:
-        temperature: Temperature :math:`\tau > 0`, dimensionless; a number, or a 0-dim tensor that
-            then gets a gradient.
         gate: :math:`\lambda`: None is ``TailGate()``; a number in ``[0, 1]`` holds for every
             anchor, and 0 gives InfoNCE exactly.
         shape: :math:`\beta`: None is ``TailShape()``, the paper's estimate per anchor; a positive
             number holds for every anchor (the authors' released code uses 1).
         mix: "logits", or "losses": an ablation that blends the cross-entropies of the softmax and
             of a Weibit over the 16 hardest negatives.
-        layout: "views" (NT-Xent: all other embeddings are candidates), "pairs" (CLIP: the other
-            side, symmetrised) or "queries" (one way: ``z0`` against ``z1``).
-        gather_distributed: Use the candidates of all processes, where there are several. It
-            expects gradients to be averaged over the processes, as DistributedDataParallel does.
-        queue_size: How many keys of earlier batches are negatives too, of the anchors of ``z0``
-            alone; at least 0. Each training step adds its ``z1`` with their ``ids`` (those of all
-            processes if ``gather_distributed``) after its loss; the newest stay. A key without id
-            matches no anchor. The queue starts empty and is saved with the loss.
-        memory_bank_size: lightly's argument, a number or ``(size, features)``: as ``queue_size``,
-            but the keys are the only negatives beside explicit ones, and the anchors are those of
-            ``z0`` whatever the ``layout``. While the bank is empty, the loss is 0. Excludes
-            ``queue_size``.
-        block_size: Anchors compared at once, at least 1. Memory grows with ``block_size`` times the
-            number of candidates; None chooses from the sizes.
-        top_m_terms: Terms added to the loss.
 
     Raises:
         TypeError: If an argument is of the wrong kind.
@@ -239,7 +208,7 @@ class WEINCELoss(ContrastiveLoss):
         return Blend(1 - tail.gate, tail.gate * tail.shape)
 
     @torch.no_grad()
-    def _read_tail(self, scores: Whole | Tiled, anchors: list[int]) -> TailEvidence:
+    def _read_tail(self, scores: Whole | Tiled, anchor_counts: list[int]) -> TailEvidence:
         settings = self.gate if isinstance(self.gate, TailGate) else TailGate()
 
         def read(part: Scores, spare: Tensor) -> TailFit:
@@ -250,8 +219,8 @@ class WEINCELoss(ContrastiveLoss):
         if len(fits) > 1:
             fit = TailFit(*(torch.cat(column) for column in zip(*fits, strict=True)))
         rho, beta_hat, r_squared = fit.rho, fit.beta_hat, fit.r_squared
-        if len(anchors) > 1:
-            everyone = gather(torch.stack([rho, beta_hat, r_squared], dim=1), anchors)
+        if len(anchor_counts) > 1:
+            everyone = gather(torch.stack([rho, beta_hat, r_squared], dim=1), anchor_counts)
             rho, beta_hat, r_squared = everyone.unbind(dim=1)
         rho0 = reference_hardness(rho, settings.rho_quantile)
         if isinstance(self.gate, TailGate):

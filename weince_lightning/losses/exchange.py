@@ -1,4 +1,6 @@
-"""What the losses of several processes tell each other before they compare anything."""
+"""Exchange of samples between the processes of a loss."""
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -7,24 +9,38 @@ from weince_lightning.distributed import gather, rank, shared_counts
 from weince_lightning.functional.layouts import Labelled
 
 
-def gather_views(
-    z0: Tensor, z1: Tensor, ids: Tensor | None, negatives: Tensor | None, filled: int
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, list[int]]:
-    """Collect the samples of all processes; ``negatives`` only where all anchors share them.
+class Views(NamedTuple):
+    """Two views of the samples of one process or of all."""
+
+    z0: Tensor
+    """Embeddings of the first view, shape ``(samples, features)``."""
+    z1: Tensor
+    """Embeddings of the second view, same shape."""
+    ids: Tensor | None
+    """Image or sentence of each sample, shape ``(samples,)``, int64."""
+    negatives: Tensor | None
+    """Explicit negatives, shape ``(shared, features)``, or ``(rows, extra, features)`` for the
+    samples of ``rows``."""
+    sizes: list[int]
+    """Samples of each process, in rank order."""
+    rows: slice
+    """The samples of this process."""
+
+
+def gather_views(views: Views, filled: int) -> Views:
+    """Collect the samples of all processes; per-anchor negatives stay with their anchors.
 
     Args:
-        z0: This rank's embeddings of the first view, shape ``(samples, features)``.
-        z1: Those of the second view, same shape.
-        ids: What each sample shows, shape ``(samples,)``.
-        negatives: Explicit negatives.
-        filled: How many keys of earlier batches this rank holds.
+        views: The samples of this process.
+        filled: Number of keys of earlier batches that this process holds.
 
     Returns:
-        The first four of all ranks, in their order, and the samples of each.
+        The samples of all processes, in rank order.
 
     Raises:
         RuntimeError: If the processes disagree in more than the number of samples.
     """
+    z0, z1, ids, negatives, *_ = views
     alike = {
         "The features of z0": z0.shape[1],
         "The presence of ids (0 or 1)": int(ids is not None),
@@ -33,12 +49,13 @@ def gather_views(
     }
     (sizes,) = _exchange([z0.shape[0]], alike, z0.device)
     dtype = torch.promote_types(z0.dtype, z1.dtype)
-    views = torch.stack([z0.to(dtype), z1.to(dtype)], dim=1)
-    z0, z1 = gather(views, sizes).unbind(dim=1)
+    both = torch.stack([z0.to(dtype), z1.to(dtype)], dim=1)
+    z0, z1 = gather(both, sizes).unbind(dim=1)
     ids = None if ids is None else gather(ids, sizes)
     if negatives is not None and negatives.ndim == 2:
         negatives = gather(negatives)
-    return z0, z1, ids, negatives, sizes
+    first = sum(sizes[: rank()])
+    return Views(z0, z1, ids, negatives, sizes, slice(first, first + sizes[rank()]))
 
 
 def gather_labelled(batch: Labelled) -> tuple[Labelled, list[int]]:
@@ -67,7 +84,7 @@ def gather_labelled(batch: Labelled) -> tuple[Labelled, list[int]]:
 
 
 def _exchange(sizes: list[int], alike: dict[str, int], device: torch.device) -> list[list[int]]:
-    """Tell every process the sizes of each; in all else they must agree."""
+    """Exchange the sizes of all processes; everything else must agree."""
     counts = shared_counts([*sizes, *alike.values()], device)
     columns = [list(column) for column in zip(*counts, strict=True)]
     for name, values in zip(alike, columns[len(sizes) :], strict=True):

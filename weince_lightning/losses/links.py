@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from weince_lightning.checks import check_choice, check_number
 from weince_lightning.functional.links import (
     arctanh_logits,
     power_logits,
@@ -13,7 +14,6 @@ from weince_lightning.functional.links import (
     weibit_logits,
 )
 from weince_lightning.functional.shapes import running_shape
-from weince_lightning.losses.checks import check_choice, check_number
 
 
 class SoftmaxLink(nn.Module):

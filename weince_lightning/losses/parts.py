@@ -1,16 +1,16 @@
-"""What a loss is composed of: the gate, the shape and the top-M terms."""
+"""Parts that a loss is composed of: the gate, the shape and the top-M terms."""
 
 from dataclasses import dataclass
 from typing import get_args
 
 from torch import Tensor, nn
 
+from weince_lightning.checks import check_choice, check_flag, check_integer, check_number
 from weince_lightning.functional.candidates import Scores
 from weince_lightning.functional.contrastive import top_m_cross_entropy
 from weince_lightning.functional.gates import Signals, tail_gate
 from weince_lightning.functional.shapes import tail_shape
 from weince_lightning.functional.tails import TailFit
-from weince_lightning.losses.checks import check_choice, check_flag, check_integer, check_number
 from weince_lightning.losses.links import Link, WeibitLink, check_link
 
 

@@ -1,4 +1,4 @@
-"""Keys of earlier batches: which a loss keeps, how they are saved and where they move."""
+"""Queue of the keys of earlier batches, saved and moved with its loss."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -6,8 +6,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from weince_lightning.checks import check_integer
 from weince_lightning.functional.layouts import Keys
-from weince_lightning.losses.checks import check_integer
 
 Argument = Literal["queue_size", "memory_bank_size"]
 
@@ -38,15 +38,14 @@ class KeyQueue(nn.Module):
 
     @property
     def filled(self) -> int:
-        """How many keys there are, known without reading the device."""
+        """Number of keys, known without a host sync."""
         return len(self.held.ids)
 
     def read(self, beside: Tensor) -> Keys:
-        """Return the keys that there are, after a move to the device where they are needed.
+        """Return the keys, on the device where they are needed; the queue itself stays as it is.
 
         Args:
-            beside: What they will stand beside, shape ``(rows, features)``; they move to its
-                device.
+            beside: Embeddings that they will be compared with, shape ``(rows, features)``.
 
         Returns:
             The keys. They are never written again: a backward may still need them.
@@ -54,7 +53,7 @@ class KeyQueue(nn.Module):
         Raises:
             ValueError: If the keys have another number of features.
         """
-        self.held = Keys(*(column.to(beside.device) for column in self.held))
+        held = Keys(*(column.to(beside.device) for column in self.held))
         found = beside.shape[1]
         if self.features not in (None, found):
             raise ValueError(
@@ -62,14 +61,14 @@ class KeyQueue(nn.Module):
                 f"{(self.size, self.features)} says, got {found}. Give {(self.size, found)}, or "
                 f"{self.size} for any number of features."
             )
-        if self.filled and self.held.vectors.shape[1] != found:
+        if self.filled and held.vectors.shape[1] != found:
             raise ValueError(
-                f"z1 must have {self.held.vectors.shape[1]} features, as the keys that "
+                f"z1 must have {held.vectors.shape[1]} features, as the keys that "
                 f"{self.argument} keeps, got {found}. Another network needs a loss of its own."
             )
         if self.filled == 0:
-            return self.held._replace(vectors=self.held.vectors.new_empty(0, found))
-        return self.held
+            return held._replace(vectors=held.vectors.new_empty(0, found))
+        return held
 
     @torch.no_grad()
     def push(self, vectors: Tensor, ids: Tensor | None) -> None:

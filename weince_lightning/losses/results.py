@@ -1,8 +1,26 @@
-"""What a loss returns beside its value."""
+"""Results of a loss beside its value."""
 
 from typing import NamedTuple
 
 from torch import Tensor
+
+from weince_lightning.functional.candidates import Candidates
+
+
+class BatchCandidates(NamedTuple):
+    """The anchors of this process and their candidates, as a loss compares them.
+
+    Layouts, ids, explicit negatives, earlier keys and other processes are all resolved. For the
+    similarities and the mask of negatives of a group, call
+    :func:`~weince_lightning.functional.candidates.compare` and
+    :func:`~weince_lightning.functional.candidates.score`.
+    """
+
+    groups: list[Candidates]
+    """Anchors that share candidates: one group, or two if those of ``z0`` and ``z1`` do not. The
+    anchors of all groups, in order, are those of :meth:`ContrastiveLoss.terms`."""
+    anchor_counts: list[int]
+    """Anchors of each process whose batch is among the candidates, in rank order."""
 
 
 class TailEvidence(NamedTuple):

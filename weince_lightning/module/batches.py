@@ -1,4 +1,4 @@
-"""What a batch must look like for the module, checked before it is computed on."""
+"""Checks of a batch that the module is given."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -9,8 +9,8 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from weince_lightning.checkpoints.saving import save_atomically
+from weince_lightning.checks import check_choice, check_flag, check_integer, check_number
 from weince_lightning.losses import ContrastiveTerms, WEINCELoss
-from weince_lightning.losses.checks import check_choice, check_flag, check_integer, check_number
 from weince_lightning.module.batches import check_images, views_and_labels
 from weince_lightning.module.compiling import compile_for_training, run_plainly
 from weince_lightning.module.fit_checks import (

@@ -1,4 +1,4 @@
-"""What a trainer may be told that a contrastive loss suffers from in silence."""
+"""Warnings about Trainer settings that degrade a contrastive loss."""
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler

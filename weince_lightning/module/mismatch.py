@@ -1,9 +1,7 @@
-"""What differs between a checkpoint and the module that it should go into, in words."""
+"""The refusal of a checkpoint whose weights or loss state do not fit the module."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
-
-from torch import Tensor
 
 from weince_lightning.losses.descriptions import flatten
 
@@ -23,7 +21,7 @@ def explain_mismatch(
     saved_settings: Mapping[str, Any] | None,
     own_settings: Mapping[str, Any],
 ) -> str:
-    """Say in a few sentences why a state does not fit a module.
+    """Name what differs between a state and a module: settings, or else tensors, and queues.
 
     Args:
         message: What torch said.
@@ -35,35 +33,27 @@ def explain_mismatch(
     Returns:
         The sentences, in one line.
     """
-    unknown, missing = saved.keys() - own.keys(), own.keys() - saved.keys()
-    shapes = {
-        key: (tuple(saved[key].shape), tuple(own[key].shape))
-        for key in own
-        if isinstance(own[key], Tensor) and isinstance(saved.get(key), Tensor)
-    }
-    reshaped = {key for key, (a, b) in shapes.items() if a != b and _QUEUE not in key}
-    differing = unknown | missing | reshaped
-    settings = _different_settings(saved_settings or own_settings, own_settings, differing)
+    differing = [
+        key
+        for key in {**own, **saved}
+        if (key in own) != (key in saved)
+        or (_QUEUE not in key and _shape(own[key]) != _shape(saved[key]))
+    ]
+    names = _different_settings(saved_settings or own_settings, own_settings, differing)
+    tensors = [key for key in differing if _QUEUE not in key]
+    if tensors and not names:
+        names = [f"{tensors[0]}{f' and {len(tensors) - 1} more tensors' if tensors[1:] else ''}"]
     opening = "The checkpoint must fit the module, got another one"
-    sentences = [f"{opening}{': ' if settings else ''}{', '.join(settings)}."]
-    sentences += [
-        f"The checkpoint has a queue of {len(saved[key])} keys ({_place(key)}), the module none: "
-        "give the loss its queue_size or memory_bank_size."
-        for key in _queues(unknown)
-    ]
-    sentences += [
-        f"The module has a queue ({_place(key)}), the checkpoint none: leave queue_size and "
-        "memory_bank_size of the loss at 0."
-        for key in _queues(missing)
-    ]
-    if listed := _without_queues(unknown, saved):
-        sentences.append(f"Only the checkpoint has {_listed(listed)}.")
-    if listed := _without_queues(missing, own):
-        sentences.append(f"Only the module has {_listed(listed)}.")
-    if reshaped:
-        first = next(key for key in own if key in reshaped)
-        was, wanted = shapes[first]
-        sentences.append(f"{_listed(_without_queues(reshaped, own))}: {was} must be {wanted}.")
+    sentences = [f"{opening}{': ' if names else ''}{', '.join(names)}."]
+    for key in (key for key in differing if key.endswith(f"{_QUEUE}vectors")):
+        place = key.removesuffix(".vectors")
+        sentences.append(
+            f"The checkpoint has a queue of {len(saved[key])} keys ({place}), the module none: "
+            "give the loss its queue_size or memory_bank_size."
+            if key in saved
+            else f"The module has a queue ({place}), the checkpoint none: leave queue_size and "
+            "memory_bank_size of the loss at 0."
+        )
     # What torch reports besides names and shapes, such as a queue that is too small.
     lines = [line.strip() for line in message.splitlines()[1:]]
     counted = ("Missing key", "Unexpected key", "size mismatch")
@@ -71,23 +61,8 @@ def explain_mismatch(
     return " ".join(sentences)
 
 
-def _queues(keys: Iterable[str]) -> list[str]:
-    return sorted(key for key in keys if key.endswith(f"{_QUEUE}vectors"))
-
-
-def _place(key: str) -> str:
-    return key.removesuffix(".vectors")
-
-
-def _without_queues(keys: Iterable[str], state: Mapping[str, Any]) -> list[str]:
-    """Put the keys in the order of the state."""
-    wanted = set(keys)
-    return [key for key in state if key in wanted and _QUEUE not in key]
-
-
-def _listed(keys: list[str]) -> str:
-    more = len(keys) - 1
-    return keys[0] + (f" and {more} more tensor{'s' if more > 1 else ''}" if more else "")
+def _shape(value: Any) -> Any:
+    return getattr(value, "shape", None)
 
 
 def _different_settings(

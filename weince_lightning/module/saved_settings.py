@@ -1,17 +1,16 @@
-"""How a module says in its checkpoints what it was built from, and is built again from that."""
+"""Settings of a module in its checkpoints, and a module built again from them."""
 
 import inspect
 import sys
 from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from types import FrameType
 from typing import IO, Any, Self, cast
 
 from lightning.pytorch import LightningModule
 from lightning.pytorch.core.saving import _load_state
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
-from lightning.pytorch.utilities.parsing import AttributeDict
+from lightning.pytorch.utilities.parsing import AttributeDict, collect_init_args
 from torch import nn
 from torch.nn.modules.module import _IncompatibleKeys
 
@@ -51,7 +50,7 @@ class RebuildableModule(LightningModule):
 
     def _save_settings(self) -> None:
         """Keep what the constructors were given; the last line of a constructor."""
-        given, decided = _constructor_arguments(self, inspect.currentframe())
+        given, decided = _constructor_arguments(self)
         # With nothing left, this keeps only what LightningCLI says, if it is that which builds.
         self.save_hyperparameters(ignore=[*given, *decided])
         if "_instantiator" in self.hparams:
@@ -206,33 +205,31 @@ class RebuildableModule(LightningModule):
         return saved if has_own_constructor or not is_ours(saved) else now
 
 
-def _constructor_arguments(
-    module: object, frame: FrameType | None
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Find what the constructors that run were given.
+def _constructor_arguments(module: LightningModule) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Collect constructor arguments as Lightning does, but those of the outermost one apart.
+
+    ``save_hyperparameters`` would merge them, and a checkpoint could not tell the arguments that
+    the module's class takes from those that a subclass decides for its base.
 
     Returns:
-        What the outermost one was given, and what the inner ones were; a subclass may have decided
-        the latter.
+        What the outermost constructor was given, and what the inner ones were besides.
     """
-    calls: list[tuple[dict[str, Any], bool]] = []
-    while frame is not None:
-        if frame.f_code.co_name == "__init__":
-            names, var_positional, var_keyword, values = inspect.getargvalues(frame)
-            if names and values.get(names[0]) is module:
-                arguments = {name: values[name] for name in names[1:] if name in values}
-                arguments.update(values.get(var_keyword or "", {}))
-                calls.append((arguments, bool(values.get(var_positional or "", ()))))
-        frame = frame.f_back
+    calls = collect_init_args(sys._getframe(), [], classes=(type(module),))
+    constructors = [kind for kind in type(module).__mro__ if "__init__" in vars(kind)]
     given: dict[str, Any] = {}
     decided: dict[str, Any] = {}
-    passes_on = True
-    for arguments, has_positional in reversed(calls):
-        target = given if passes_on else decided
+    target = given
+    for arguments, kind in zip(reversed(calls), constructors, strict=False):
         target.update({k: v for k, v in arguments.items() if k not in given})
         # Without names of its own for them, a constructor hands its positional arguments on.
-        passes_on = passes_on and has_positional
+        if not _takes_any_positional(kind):
+            target = decided
     return given, decided
+
+
+def _takes_any_positional(kind: type) -> bool:
+    parameters = inspect.signature(kind).parameters.values()
+    return any(each.kind is each.VAR_POSITIONAL for each in parameters)
 
 
 def _class_to_build(name: str | None, cls: type) -> type:

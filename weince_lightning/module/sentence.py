@@ -6,8 +6,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from weince_lightning.checkpoints.record import HYPER_PARAMETERS
+from weince_lightning.checks import check_flag
 from weince_lightning.losses import WEINCELoss
-from weince_lightning.losses.checks import check_flag
 from weince_lightning.module.contrastive import ContrastiveModule, Stage
 from weince_lightning.module.optimizers import OptimizerName, Schedule
 from weince_lightning.networks.text import Pooling, TextEncoder
@@ -34,6 +34,8 @@ class SentenceModule(ContrastiveModule):
     --ckpt_path CHECKPOINT --data.predict_file FILE`` writes, in the order of its lines, and
     ``Trainer.predict`` returns with :class:`~weince_lightning.data.SentenceData`.
 
+    The other arguments are those of :class:`ContrastiveModule`.
+
     Args:
         encoder: Local folder of a pretrained encoder of transformers, or the name of an
             architecture such as "bert", which then begins with random weights. A checkpoint needs
@@ -47,12 +49,6 @@ class SentenceModule(ContrastiveModule):
         pooling: "cls": the output at the first token; "mean": the mean over all tokens.
         has_head: Whether there is a head in training, as in SimCSE; without, the loss sees the
             features.
-        learning_rate: As for :class:`ContrastiveModule`.
-        weight_decay: As for :class:`ContrastiveModule`.
-        optimizer: As for :class:`ContrastiveModule`.
-        schedule: "linear" falls to 0 at the end; else as for :class:`ContrastiveModule`.
-        warmup_fraction: As for :class:`ContrastiveModule`.
-        micro_batch_size: As for :class:`ContrastiveModule`.
 
     Raises:
         TypeError: If an argument is of the wrong kind.

@@ -1,8 +1,7 @@
 """Encoders by name, and the feature dimension of any encoder."""
 
-import difflib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib import import_module
 from itertools import pairwise
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from weince_lightning.checks import did_you_mean
 from weince_lightning.networks.resnets import resnet18, resnet18_slim, resnet50
 from weince_lightning.networks.vision_transformer import vit_small
 
@@ -54,7 +54,7 @@ def build_encoder(
         names = ", ".join(f'"{name}"' for name in _ENCODERS)
         raise ValueError(
             f'backbone must be one of {names}, "timm:NAME", got {backbone!r}.'
-            f"{_nearest(backbone, _ENCODERS)}"
+            f"{did_you_mean(backbone, _ENCODERS)}"
         )
     builder = _ENCODERS[backbone]
     known = [name for name in inspect.signature(builder).parameters if name not in _SHARED]
@@ -62,7 +62,7 @@ def build_encoder(
         if option not in known:
             raise ValueError(
                 f"backbone_options of {backbone!r} must be {' or '.join(known) or 'empty'}, "
-                f"got {option!r}.{_nearest(option, known)}"
+                f"got {option!r}.{did_you_mean(option, known)}"
             )
     return builder(in_channels=in_channels, image_size=image_size, **options)
 
@@ -149,7 +149,7 @@ def _timm_encoder(
     if not timm.is_model(name.partition(".")[0]):
         raise ValueError(
             f'backbone must be "timm:NAME" with a model of timm, got "timm:{name}".'
-            f"{_nearest(name, timm.list_models())}"
+            f"{did_you_mean(name, timm.list_models())}"
         )
     encoder: nn.Module = timm.create_model(
         name, **{"num_classes": 0, "in_chans": in_channels, **options}
@@ -178,9 +178,3 @@ def _run_on_zeros(encoder: nn.Module, shape: tuple[int, ...]) -> object:
         finally:
             for module, training in modes:
                 module.training = training
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    """Return a hint at the known word most like the given one, or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f' Did you mean "{close[0]}"?' if close else ""

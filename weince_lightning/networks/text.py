@@ -1,12 +1,13 @@
 """Text encoders of transformers, with one feature vector per sentence."""
 
-import difflib
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
+
+from weince_lightning.checks import did_you_mean
 
 Pooling = Literal["cls", "mean"]
 
@@ -88,12 +89,10 @@ def _build(transformers: Any, encoder: str, options: dict[str, Any]) -> Any:
     folder = Path(encoder).expanduser()
     known = transformers.CONFIG_MAPPING
     if not folder.is_dir() and encoder not in known:
-        near = difflib.get_close_matches(encoder, list(known), n=1)
-        hint = f' Did you mean "{near[0]}"?' if near else ""
         raise ValueError(
             "encoder must be a local folder with a model of transformers or the name of an "
             f'architecture such as "bert", got {encoder!r}, which is neither: nothing is '
-            f"downloaded.{hint}"
+            f"downloaded.{did_you_mean(encoder, known)}"
         )
     reader = transformers.AutoConfig
     if folder.is_dir():
@@ -108,11 +107,9 @@ def _build(transformers: Any, encoder: str, options: dict[str, Any]) -> Any:
         config = reader.for_model(encoder)
     for name in options:
         if not hasattr(config, name):
-            near = difflib.get_close_matches(name, list(config.to_dict()), n=1)
-            hint = f' Did you mean "{near[0]}"?' if near else ""
             raise ValueError(
                 f"encoder_options must be settings of a {config.model_type} model, got "
-                f"{name!r}.{hint}"
+                f"{name!r}.{did_you_mean(name, config.to_dict())}"
             )
     if folder.is_dir():
         config.update(options)

@@ -1,11 +1,12 @@
 """One configuration of each arm, chosen by validation, and its differences to the baseline."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from weince_lightning.reporting.intervals import Summary, paired_difference, summarise
-from weince_lightning.reporting.plan import PaperNumber
-from weince_lightning.reporting.results import Results, Run
+from weince_lightning.reporting.results import Results, RunResult, read_results
+from weince_lightning.sweeps.plan import PaperNumber
 
 DEFAULT_SELECT = "linear.val_top1"
 _ROUNDING = 1e-7
@@ -17,17 +18,17 @@ class Configuration(NamedTuple):
 
     point: str
     """Its name."""
-    runs: Mapping[int, Run]
+    runs: Mapping[int, RunResult]
     """Those that there are, by encoder seed in the order of the plan."""
     missing: Sequence[int]
     """Planned seeds without a run."""
-    lacking: Sequence[int]
+    missing_metric: Sequence[int]
     """Seeds whose run has no number for the metric of the choice."""
 
     @property
     def is_complete(self) -> bool:
         """Whether it can be chosen: all planned seeds are there."""
-        return not self.missing and not self.lacking
+        return not self.missing and not self.missing_metric
 
     def values(self, metric: str, seeds: Sequence[int] | None = None) -> dict[int, float]:
         """Give the values of a metric by seed, of some seeds or all."""
@@ -43,7 +44,7 @@ class Configuration(NamedTuple):
         return summarise(list(values.values())) if values else None
 
 
-class Arm(NamedTuple):
+class ComparedArm(NamedTuple):
     """An arm of the comparison."""
 
     name: str
@@ -76,7 +77,7 @@ class Comparison(NamedTuple):
 
     results: Results
     """What it was made from."""
-    arms: Sequence[Arm]
+    arms: Sequence[ComparedArm]
     """In the order of the plan."""
     select: str
     """The validation metric of the choice."""
@@ -84,6 +85,8 @@ class Comparison(NamedTuple):
     """The encoder seeds over which the chosen configurations are compared."""
     metrics: Sequence[str]
     """All metrics, in the order in which the evaluations have them."""
+    allow_incomplete: bool = False
+    """Whether arms without a complete configuration were to be compared too."""
 
     @property
     def is_incomplete(self) -> bool:
@@ -113,20 +116,6 @@ def compare(
     Raises:
         ValueError: If ``select`` is no validation metric, or no run has it although there is a
             choice to make.
-
-    Example:
-        >>> import json, pathlib, tempfile
-        >>> from weince_lightning.reporting import compare, read_results
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     point = pathlib.Path(folder, "results", "infonce", "default")
-        ...     point.mkdir(parents=True)
-        ...     for seed, accuracy in ((7, 0.5), (21, 0.625)):
-        ...         evaluation = {"knn": {"test_top1_k50": {"values": [accuracy]}}}
-        ...         run = {"arm": "infonce", "point": {}, "seed": seed, "evaluation": evaluation}
-        ...         _ = (point / f"seed_{seed}.json").write_text(json.dumps(run))
-        ...     comparison = compare(read_results(folder))
-        >>> comparison.arms[0].summaries["knn.test_top1_k50"].mean
-        0.5625
     """
     metrics = list(dict.fromkeys(metric for run in results.runs for metric in run.metrics))
     _check_select(select, metrics, results)
@@ -140,7 +129,47 @@ def compare(
     arms = [_summarised(arm, metrics, seeds) for arm in arms]
     baseline = next((arm for arm in arms if arm.name == results.plan.baseline), None)
     arms = [_with_differences(arm, baseline, seeds) for arm in arms]
-    return Comparison(results, arms, select, seeds, metrics)
+    return Comparison(results, arms, select, seeds, metrics, allow_incomplete)
+
+
+def report(
+    folder: str | Path, select: str = DEFAULT_SELECT, allow_incomplete: bool = False
+) -> Comparison:
+    """Read the results of a sweep and compare its arms, as ``weince report`` does.
+
+    Nothing is written: :func:`write_report` writes the files.
+
+    Args:
+        folder: What ``weince sweep`` wrote; a sweep that is still running can be reported on.
+        select: The validation metric of the choice, see :func:`compare`.
+        allow_incomplete: Whether arms without a complete configuration are compared too, see
+            :func:`compare`.
+
+    Returns:
+        The comparison.
+
+    Raises:
+        FileNotFoundError: If there is no such folder.
+        SweepError: If ``sweep.yaml`` is damaged, or there is no result that can be used.
+        ValueError: If ``select`` is no validation metric of the results.
+
+    Example:
+        >>> import json, pathlib, tempfile
+        >>> from weince_lightning.reporting import report, write_report
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> point = pathlib.Path(folder.name, "results", "infonce", "default")
+        >>> point.mkdir(parents=True)
+        >>> for seed, accuracy in ((7, 0.5), (21, 0.625)):
+        ...     evaluation = {"knn": {"test_top1_k50": {"values": [accuracy]}}}
+        ...     run = {"arm": "infonce", "point": {}, "seed": seed, "evaluation": evaluation}
+        ...     _ = (point / f"seed_{seed}.json").write_text(json.dumps(run))
+        >>> comparison = report(folder.name)
+        >>> comparison.arms[0].summaries["knn.test_top1_k50"].mean
+        0.5625
+        >>> [file.name for file in write_report(comparison)]
+        ['report.json', 'report.md', 'report.csv', 'report.tex', 'report.png']
+    """
+    return compare(read_results(folder), select, allow_incomplete)
 
 
 def _check_select(select: str, metrics: Sequence[str], results: Results) -> None:
@@ -148,7 +177,7 @@ def _check_select(select: str, metrics: Sequence[str], results: Results) -> None
     known = f"The results have {', '.join(choices) or 'none'}."
     if not _is_validation(select):
         raise ValueError(f"select must name a validation metric, got {select!r}. {known}")
-    has_choice = any(len(arm.points) > 1 for arm in results.plan.arms.values())
+    has_choice = any(len(arm.points()) > 1 for arm in results.plan.arms.values())
     if has_choice and select not in metrics:
         raise ValueError(f"select must name a metric of the results, got {select!r}. {known}")
 
@@ -157,12 +186,13 @@ def _is_validation(metric: str) -> bool:
     return metric.rpartition(".")[2].startswith("val_")
 
 
-def _choose(results: Results, name: str, select: str, allow_incomplete: bool) -> Arm:
-    arm, seeds = results.plan.arms[name], results.plan.seeds
+def _choose(results: Results, name: str, select: str, allow_incomplete: bool) -> ComparedArm:
+    plan, seeds = results.plan, results.plan.seeds
+    points, label, paper = plan.arms[name].points(), plan.arms[name].label, plan.paper.get(name, {})
+    has_choice = len(points) > 1
     configurations = []
-    for point in arm.points:
+    for point in points:
         runs = {run.seed: run for run in results.runs if (run.arm, run.point) == (name, point)}
-        has_choice = len(arm.points) > 1
         configurations.append(
             Configuration(
                 point,
@@ -171,31 +201,31 @@ def _choose(results: Results, name: str, select: str, allow_incomplete: bool) ->
                 [seed for seed in runs if has_choice and select not in runs[seed].metrics],
             )
         )
-    able = [configuration for configuration in configurations if configuration.is_complete]
+    eligible = [configuration for configuration in configurations if configuration.is_complete]
     shared = list(seeds)
-    if not able and allow_incomplete:
-        able = [each for each in configurations if len(each.runs) > len(each.lacking)]
-        usable = [set(each.runs) - set(each.lacking) for each in able]
+    if not eligible and allow_incomplete:
+        eligible = [each for each in configurations if len(each.runs) > len(each.missing_metric)]
+        usable = [set(each.runs) - set(each.missing_metric) for each in eligible]
         shared = [seed for seed in seeds if all(seed in some for some in usable)]
-        able = able if shared else []
+        eligible = eligible if shared else []
     chosen, tied = None, list[str]()
-    if len(able) == 1:
-        chosen = able[0]
-    elif able:
-        means = [_mean(configuration, select, shared) for configuration in able]
+    if len(eligible) == 1:
+        chosen = eligible[0]
+    elif eligible:
+        means = [_mean(configuration, select, shared) for configuration in eligible]
         best = max(means)
         chosen, *others = [
-            each for each, mean in zip(able, means, strict=True) if mean >= best - _ROUNDING
+            each for each, mean in zip(eligible, means, strict=True) if mean >= best - _ROUNDING
         ]
         tied = [other.point for other in others]
-    return Arm(name, arm.label, configurations, chosen, tied, {}, {}, arm.paper)
+    return ComparedArm(name, label, configurations, chosen, tied, {}, {}, paper)
 
 
 def _mean(configuration: Configuration, metric: str, seeds: Sequence[int]) -> float:
     return summarise(list(configuration.values(metric, seeds).values())).mean
 
 
-def _summarised(arm: Arm, metrics: Sequence[str], seeds: Sequence[int]) -> Arm:
+def _summarised(arm: ComparedArm, metrics: Sequence[str], seeds: Sequence[int]) -> ComparedArm:
     summaries = {}
     for metric in metrics:
         summary = arm.chosen.summary(metric, seeds) if arm.chosen else None
@@ -204,7 +234,9 @@ def _summarised(arm: Arm, metrics: Sequence[str], seeds: Sequence[int]) -> Arm:
     return arm._replace(summaries=summaries)
 
 
-def _with_differences(arm: Arm, baseline: Arm | None, seeds: Sequence[int]) -> Arm:
+def _with_differences(
+    arm: ComparedArm, baseline: ComparedArm | None, seeds: Sequence[int]
+) -> ComparedArm:
     if baseline is None or baseline.chosen is None or arm.chosen is None or arm is baseline:
         return arm
     differences = {}

@@ -1,15 +1,13 @@
-"""The comparison at a glance: every seed, every mean, every interval."""
+"""Figure of a comparison: every seed, every mean, every interval."""
 
-import io
 import textwrap
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from weince_lightning.reporting.comparison import Arm, Comparison
+from weince_lightning.figures import LIGHT, create_figure, figure_style
+from weince_lightning.reporting.comparison import ComparedArm, Comparison
 from weince_lightning.reporting.main_table import baseline_label
 from weince_lightning.reporting.wording import (
     counted,
@@ -18,9 +16,6 @@ from weince_lightning.reporting.wording import (
     without_number,
 )
 
-# From the palette of Okabe and Ito, which people with any colour vision can tell apart.
-_ARM, _BASELINE, _SEED = "#0072B2", "#000000", "#8A8A8A"
-_LABEL_SIZE, _SMALL = 9, 8
 _ROW = 0.34
 """Height of an arm in inches."""
 
@@ -39,22 +34,15 @@ def draw(comparison: Comparison) -> Figure:
     """
     arms, metrics = comparison.arms, headline_metrics(comparison)
     height = 1.35 + _ROW * max(2, len(arms))
-    figure = Figure(figsize=(9, height), dpi=150, facecolor="white", layout="constrained")
-    figure.suptitle(_title(comparison), fontsize=_LABEL_SIZE, parse_math=False)
-    panels = figure.subplots(1, max(1, len(metrics)), sharey=True, squeeze=False)[0]
-    for axes, metric in zip(panels, metrics, strict=False):
-        _draw_panel(axes, comparison, metric)
-    panels[0].set_ylim(len(arms) - 0.5, -0.5)
-    panels[0].set_yticks(range(len(arms)), [_label(arm) for arm in arms], parse_math=False)
+    with figure_style():
+        figure = create_figure(9, height)
+        figure.suptitle(_title(comparison), parse_math=False)
+        panels = figure.subplots(1, max(1, len(metrics)), sharey=True, squeeze=False)[0]
+        for axes, metric in zip(panels, metrics, strict=False):
+            _draw_panel(axes, comparison, metric)
+        panels[0].set_ylim(len(arms) - 0.5, -0.5)
+        panels[0].set_yticks(range(len(arms)), [_label(arm) for arm in arms], parse_math=False)
     return figure
-
-
-def as_png(figure: Figure) -> bytes:
-    """Turn a figure into the bytes of a PNG file."""
-    file = io.BytesIO()
-    canvas: Any = FigureCanvasAgg(figure)
-    canvas.print_png(file)
-    return file.getvalue()
 
 
 def _title(comparison: Comparison) -> str:
@@ -70,7 +58,7 @@ def _shortened(label: str) -> str:
     return textwrap.shorten(label, 60, placeholder="...")
 
 
-def _label(arm: Arm) -> str:
+def _label(arm: ComparedArm) -> str:
     label = _shortened(arm.label)
     if arm.chosen is None:
         label += f" ({without_number(arm)})"
@@ -84,23 +72,21 @@ def _draw_panel(axes: Axes, comparison: Comparison, metric: str) -> None:
         summary = arm.summaries.get(metric)
         if arm.chosen is None or summary is None:
             continue
-        colour = _BASELINE if is_baseline else _ARM
+        color = LIGHT.ink if is_baseline else LIGHT.fit
         if is_baseline:
-            axes.axvline(100 * summary.mean, color=colour, linestyle="--", linewidth=0.8, zorder=1)
+            axes.axvline(100 * summary.mean, color=color, linestyle="--", linewidth=0.8, zorder=1)
         values = list(arm.chosen.values(metric, comparison.seeds).values())
         # Beside each other from above to below, or equal seeds would hide each other.
         places = row + 0.22 * np.linspace(-1, 1, len(values)) if len(values) > 1 else [row]
         axes.scatter(
-            [100 * value for value in values], places, s=16, facecolors="none", edgecolors=_SEED,
-            linewidths=0.8, zorder=2,
+            [100 * value for value in values], places, s=16, facecolors="none",
+            edgecolors=LIGHT.data, linewidths=0.8, zorder=2,
         )  # fmt: skip
         axes.errorbar(
-            100 * summary.mean, row, xerr=100 * (summary.half_width or 0.0), color=colour,
+            100 * summary.mean, row, xerr=100 * (summary.half_width or 0.0), color=color,
             marker="o", markersize=5, elinewidth=1.6, capsize=0, zorder=3,
         )  # fmt: skip
-    axes.set_xlabel(f"{metric_label(metric)} accuracy in %", fontsize=_LABEL_SIZE)
-    axes.tick_params(labelsize=_SMALL)
+    axes.set_xlabel(f"{metric_label(metric)} accuracy in %")
     axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x", color="#E6E6E6", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.grid(visible=False, axis="y")
+    axes.spines["left"].set_visible(False)

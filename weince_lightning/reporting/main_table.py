@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from weince_lightning.reporting.comparison import Arm, Comparison
+from weince_lightning.reporting.comparison import ComparedArm, Comparison
 from weince_lightning.reporting.wording import (
     counted,
     difference_text,
@@ -62,7 +62,7 @@ def main_table(comparison: Comparison) -> MainTable:
     return MainTable(header, rows)
 
 
-def _configuration(arm: Arm) -> str:
+def _configuration(arm: ComparedArm) -> str:
     if arm.chosen is None:
         return without_number(arm)
     number = len(arm.configurations)
@@ -74,7 +74,7 @@ def _configuration(arm: Arm) -> str:
     return f"{arm.chosen.point} (of {number})"
 
 
-def _difference(comparison: Comparison, arm: Arm, metric: str) -> str:
+def _difference(comparison: Comparison, arm: ComparedArm, metric: str) -> str:
     if arm.name == comparison.results.plan.baseline:
         return "baseline"
     return difference_text(metric, arm.differences.get(metric), len(comparison.seeds))

@@ -107,8 +107,8 @@ def missing_lines(comparison: Comparison) -> list[str]:
             name = f"{_plain(arm.label)}, {_plain(configuration.point)}"
             if configuration.missing:
                 lines.append(f"{name} lacks {_seeds(configuration.missing)}.")
-            if configuration.lacking:
-                seeds = _seeds(configuration.lacking)
+            if configuration.missing_metric:
+                seeds = _seeds(configuration.missing_metric)
                 lines.append(f"{name} has no `{comparison.select}` for {seeds}.")
     return lines
 

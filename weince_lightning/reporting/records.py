@@ -4,7 +4,7 @@ import csv
 import io
 from typing import Any
 
-from weince_lightning.reporting.comparison import Arm, Comparison, Configuration
+from weince_lightning.reporting.comparison import ComparedArm, Comparison, Configuration
 from weince_lightning.reporting.intervals import Summary
 from weince_lightning.reporting.main_table import comparisons_made
 from weince_lightning.reporting.settings import read_settings
@@ -38,7 +38,7 @@ def as_record(comparison: Comparison, command: str) -> dict[str, Any]:
     }
 
 
-def _arm(arm: Arm, comparison: Comparison) -> dict[str, Any]:
+def _arm(arm: ComparedArm, comparison: Comparison) -> dict[str, Any]:
     return {
         "label": arm.label,
         "chosen": arm.chosen.point if arm.chosen else None,
@@ -57,7 +57,7 @@ def _arm(arm: Arm, comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _configuration(each: Configuration, arm: Arm, comparison: Comparison) -> dict[str, Any]:
+def _configuration(each: Configuration, arm: ComparedArm, comparison: Comparison) -> dict[str, Any]:
     metrics = {}
     for metric in comparison.metrics:
         summary = each.summary(metric)
@@ -65,10 +65,10 @@ def _configuration(each: Configuration, arm: Arm, comparison: Comparison) -> dic
             values = {str(seed): value for seed, value in each.values(metric).items()}
             metrics[metric] = _summary(summary) | {"values": values}
     return {
-        "point": dict(comparison.results.plan.arms[arm.name].points[each.point]),
+        "point": dict(comparison.results.plan.arms[arm.name].points()[each.point]),
         "seeds": list(each.runs),
         "missing": list(each.missing),
-        "lacking": list(each.lacking),
+        "lacking": list(each.missing_metric),
         "complete": each.is_complete,
         "metrics": metrics,
     }

@@ -2,24 +2,19 @@
 
 import json
 import math
+import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weince_lightning.reporting.plan import (
-    Plan,
-    PlannedArm,
-    in_order_of_numbers,
-    read_plan,
-)
-from weince_lightning.sweeps import SweepError
+from weince_lightning.sweeps import Arm, Sweep, SweepError, read_sweep
 
 ACCURACIES = ("linear.", "knn.")
 """What the names of metrics that are fractions of the samples start with."""
 
 
-class Run(NamedTuple):
+class RunResult(NamedTuple):
     """An encoder of one seed, trained and evaluated."""
 
     arm: str
@@ -41,9 +36,9 @@ class Run(NamedTuple):
 class Results(NamedTuple):
     """What a sweep has brought so far."""
 
-    plan: Plan
+    plan: Sweep
     """What was to run."""
-    runs: Sequence[Run]
+    runs: Sequence[RunResult]
     """What of it has run, in the order of the plan."""
     problems: Sequence[str]
     """One line for each file that can not be used, or not all of it, and for what looks wrong."""
@@ -71,7 +66,7 @@ def read_results(folder: str | Path) -> Results:
     root = Path(folder)
     if not root.is_dir():
         raise FileNotFoundError(f"there is no folder {root}.")
-    found, problems = list[Run](), list[str]()
+    found, problems = list[RunResult](), list[str]()
     for file in sorted((root / "results").rglob("*")):
         # Hidden: a killed process left it behind half written.
         if file.is_file() and not file.name.startswith("."):
@@ -81,10 +76,11 @@ def read_results(folder: str | Path) -> Results:
             except (OSError, ValueError) as error:
                 problems.append(f"{name} is left out: {error}")
     plan_file = root / "sweep.yaml"
-    plan = read_plan(plan_file) if plan_file.is_file() else _plan_of(found)
-    runs = list[Run]()
+    plan = read_sweep(plan_file) if plan_file.is_file() else _found_sweep(found)
+    arguments = {run.name: run.fit_arguments for run in plan.runs()}
+    runs = list[RunResult]()
     for run in found:
-        reason = _outside(run, plan)
+        reason = _outside(run, plan, arguments)
         if reason:
             problems.append(f"{run.file} is left out: {reason}")
         else:
@@ -95,14 +91,14 @@ def read_results(folder: str | Path) -> Results:
     places = {
         (arm, point): place
         for place, (arm, point) in enumerate(
-            (name, point) for name, arm in plan.arms.items() for point in arm.points
+            (name, point) for name, arm in plan.arms.items() for point in arm.points()
         )
     }
     runs.sort(key=lambda run: (places[run.arm, run.point], plan.seeds.index(run.seed)))
     return Results(plan, runs, [*problems, *_doubts(runs)], str(folder))
 
 
-def _read_run(file: Path, name: str) -> Run:
+def _read_run(file: Path, name: str) -> RunResult:
     """Read a result file.
 
     Raises:
@@ -129,7 +125,7 @@ def _read_run(file: Path, name: str) -> Run:
         raise ValueError("its evaluation holds no metric.")
     finite = {metric: value for metric, value in metrics.items() if math.isfinite(value)}
     others = [metric for metric in metrics if metric not in finite]
-    return Run(arm, place[2], seed, finite, others, record, name)
+    return RunResult(arm, place[2], seed, finite, others, record, name)
 
 
 def _metrics(evaluation: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
@@ -168,22 +164,32 @@ def _mean(name: str, value: Mapping[str, Any]) -> float:
     return found
 
 
-def _plan_of(runs: Sequence[Run]) -> Plan:
-    """Take what was found for what was planned."""
+def _found_sweep(runs: Sequence[RunResult]) -> Sweep:
+    """Take what was found for what was planned; nothing says which arm is the baseline."""
     arms = {}
     for arm in in_order_of_numbers({run.arm for run in runs}):
         points = {run.point: run.record["point"] for run in runs if run.arm == arm}
-        arms[arm] = PlannedArm(
-            arm, {name: points[name] for name in in_order_of_numbers(points)}, {}
-        )
-    return Plan(arms, tuple(sorted({run.seed for run in runs})), None, None, {})
+        in_order = {name: points[name] for name in in_order_of_numbers(points)}
+        arms[arm] = Arm(arm, arm, [], {}, {}, in_order)
+    return Sweep([], {}, sorted({run.seed for run in runs}), None, arms, {}, {})
 
 
-def _outside(run: Run, plan: Plan) -> str:
-    """Why a run is none of the plan's, empty if it is one."""
+def in_order_of_numbers(names: Iterable[str]) -> list[str]:
+    """Sort names so that ``k=5`` stands before ``k=20`` and ``t=0.05`` before ``t=0.1``."""
+
+    def key(name: str) -> tuple[list[str | float], str]:
+        # Text and numbers alternate, so that like is compared with like.
+        parts = enumerate(re.split(r"(\d+(?:\.\d+)?)", name))
+        return [float(part) if place % 2 else part for place, part in parts], name
+
+    return sorted(names, key=key)
+
+
+def _outside(run: RunResult, plan: Sweep, arguments: Mapping[str, Sequence[str]]) -> str:
+    """Say why a run is not part of the plan; empty if it is."""
     if run.arm not in plan.arms:
         return f"sweep.yaml has no arm {run.arm!r}."
-    points = plan.arms[run.arm].points
+    points = plan.arms[run.arm].points()
     if run.point not in points:
         return f"sweep.yaml has no configuration {run.point!r} of {run.arm!r}."
     if run.record["point"] != points[run.point]:
@@ -194,8 +200,8 @@ def _outside(run: Run, plan: Plan) -> str:
         return f"sweep.yaml has no seed {run.seed}."
     fit = run.record.get("fit")
     made = fit.get("arguments") if isinstance(fit, dict) else None
-    wanted = plan.arguments.get(f"{run.arm}/{run.point}/seed_{run.seed}")
-    if isinstance(made, list) and wanted is not None and made != wanted:
+    wanted = arguments[f"{run.arm}/{run.point}/seed_{run.seed}"]
+    if plan.source is not None and isinstance(made, list) and made != wanted:
         odd = [str(argument) for argument in made if argument not in wanted]
         lacks = [argument for argument in wanted if argument not in made]
         return (
@@ -205,7 +211,7 @@ def _outside(run: Run, plan: Plan) -> str:
     return ""
 
 
-def _doubts(runs: Sequence[Run]) -> Iterator[str]:
+def _doubts(runs: Sequence[RunResult]) -> Iterator[str]:
     """What looks wrong in runs that are used all the same."""
     # A loss of another kind may have other numbers of its own; accuracies all have.
     known = dict.fromkeys(
@@ -218,7 +224,7 @@ def _doubts(runs: Sequence[Run]) -> Iterator[str]:
         if absent:
             more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
             yield f"{run.file} has no finite number for {', '.join(absent[:3])}{more}."
-    first = dict[tuple[str, str, str], Run]()
+    first = dict[tuple[str, str, str], RunResult]()
     for run in runs:
         weights = str(run.record["evaluation"].get("weights", run.file))
         twin = first.setdefault((run.arm, run.point, weights), run)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from weince_lightning.reporting.results import Results, Run
+from weince_lightning.reporting.results import Results, RunResult
 
 LAYERS = "layers."
 """What the names of the digests of the configurations' contents start with."""
@@ -71,7 +71,7 @@ def probe_note(settings: Settings) -> str:
     )
 
 
-def _settings(run: Run) -> Iterator[tuple[str, Any]]:
+def _settings(run: RunResult) -> Iterator[tuple[str, Any]]:
     fit = run.record.get("fit")
     history = fit.get("history") if isinstance(fit, dict) else None
     if isinstance(history, dict):

@@ -2,17 +2,17 @@
 
 import re
 
-from weince_lightning.reporting.comparison import Arm, Comparison, Configuration
+from weince_lightning.reporting.comparison import ComparedArm, Comparison, Configuration
 from weince_lightning.reporting.intervals import Summary
-from weince_lightning.reporting.plan import PaperNumber
 from weince_lightning.reporting.results import ACCURACIES
 from weince_lightning.reporting.settings import difference_lines, read_settings
+from weince_lightning.sweeps.plan import PaperNumber
 
 ABSENT = "-"
 
 
 def headline_metrics(comparison: Comparison) -> list[str]:
-    """Pick the test metrics of the main table: the linear probe's, and the vote of most neighbours.
+    """Pick the test metrics of the main table: linear probe, and kNN of the largest k.
 
     Args:
         comparison: Of which arms.
@@ -20,8 +20,8 @@ def headline_metrics(comparison: Comparison) -> list[str]:
     Returns:
         At most two names.
     """
-    votes = [name for name in comparison.metrics if re.fullmatch(r"knn\.test_top1_k\d+", name)]
-    most = sorted(votes, key=lambda name: int(name.rpartition("k")[2]))[-1:]
+    accuracies = [name for name in comparison.metrics if re.fullmatch(r"knn\.test_top1_k\d+", name)]
+    most = sorted(accuracies, key=lambda name: int(name.rpartition("k")[2]))[-1:]
     return [name for name in comparison.metrics if name == "linear.test_top1"] + most
 
 
@@ -107,14 +107,14 @@ def counted(number: int, noun: str) -> str:
 
 def seeds_of(configuration: Configuration) -> str:
     """Say how many of the planned seeds a configuration has."""
-    usable = len(configuration.runs) - len(configuration.lacking)
+    usable = len(configuration.runs) - len(configuration.missing_metric)
     planned = len(configuration.runs) + len(configuration.missing)
     return f"{usable} of {planned}"
 
 
-def without_number(arm: Arm) -> str:
+def without_number(arm: ComparedArm) -> str:
     """Say why an arm has no number: of how many seeds its fullest configuration has runs."""
-    fullest = max(arm.configurations, key=lambda each: len(each.runs) - len(each.lacking))
+    fullest = max(arm.configurations, key=lambda each: len(each.runs) - len(each.missing_metric))
     return f"{seeds_of(fullest)} seeds"
 
 

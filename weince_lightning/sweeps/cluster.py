@@ -8,10 +8,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from weince_lightning.sweeps.execution import Commands, RunFailedError, execute
+from weince_lightning.sweeps.commands import Commands
+from weince_lightning.sweeps.execution import RunFailedError, execute
 from weince_lightning.sweeps.folder import RunFolder
 from weince_lightning.sweeps.plan import SweepError
-from weince_lightning.sweeps.processes import Processes, available_threads
+from weince_lightning.sweeps.processes import CommandProcesses, available_threads
 
 _ENDED_BY_SIGTERM = (-signal.SIGTERM, 128 + signal.SIGTERM)
 
@@ -23,19 +24,17 @@ class ClusterJob:
     Attributes:
         folder: Where the run's files lie.
         commands: What trains and evaluates.
-        preload: Modules that the commands need.
         keep_checkpoints: Whether the checkpoints stay once there is a result.
     """
 
     folder: RunFolder
     commands: Commands
-    preload: Sequence[str]
     keep_checkpoints: bool
-    _processes: Processes | None = None
+    _processes: CommandProcesses | None = None
 
     def __call__(self) -> None:
         """Carry out what is left of the run."""
-        self._processes = Processes(self.preload, available_threads(1))
+        self._processes = CommandProcesses(self.commands, available_threads(1))
         while True:
             try:
                 execute(self.folder, self.commands, self._processes, self.keep_checkpoints)

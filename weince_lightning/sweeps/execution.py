@@ -5,31 +5,19 @@ import shlex
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from weince_lightning.checkpoints import CheckpointError, open_checkpoint
 from weince_lightning.sweeps import history
+from weince_lightning.sweeps.commands import Command, Commands
 from weince_lightning.sweeps.folder import RunFolder, alone, describe, read_json, write_json
-from weince_lightning.sweeps.processes import Command, Processes
+from weince_lightning.sweeps.processes import CommandProcesses
 
 _VERSIONS = ("torch", "lightning", "weince-lightning")
-
-
-class Commands(NamedTuple):
-    """What a run is made of; functions of a module, so that other processes find them."""
-
-    fit: Command
-    """Trains, with the arguments after ``weince fit``; a finished training is no error."""
-
-    evaluate: Command
-    """Evaluates, with the arguments after ``weince evaluate``."""
-
-    find_layer: Callable[[str], str]
-    """Gives the file behind the name of a layer."""
 
 
 class RunFailedError(Exception):
@@ -50,7 +38,10 @@ class RunStoppedError(RunFailedError):
 
 
 def execute(
-    folder: RunFolder, commands: Commands, processes: Processes, keep_checkpoints: bool = True
+    folder: RunFolder,
+    commands: Commands,
+    processes: CommandProcesses,
+    keep_checkpoints: bool = True,
 ) -> dict[str, Any]:
     """Carry out what is left of a run.
 
@@ -139,7 +130,9 @@ def _evaluate_arguments(folder: RunFolder, checkpoint: Path) -> list[str]:
     return [str(checkpoint), *folder.run.evaluate_arguments]
 
 
-def _train(folder: RunFolder, planned: dict[str, Any], fit: Command, processes: Processes) -> float:
+def _train(
+    folder: RunFolder, planned: dict[str, Any], fit: Command, processes: CommandProcesses
+) -> float:
     """Train to the end; returns the seconds that it took, lost work aside."""
     record = read_json(folder.record) if folder.record.is_file() else {}
     checkpoint = _furthest(folder)
@@ -170,7 +163,11 @@ def _begin_anew(folder: RunFolder) -> None:
 
 
 def _run(
-    folder: RunFolder, name: str, command: Command, arguments: list[str], processes: Processes
+    folder: RunFolder,
+    name: str,
+    command: Command,
+    arguments: list[str],
+    processes: CommandProcesses,
 ) -> None:
     folder.path.mkdir(parents=True, exist_ok=True)
     with folder.log.open("a", encoding="utf-8") as log:

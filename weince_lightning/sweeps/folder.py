@@ -9,9 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from weince_lightning.checkpoints.files import whole_file
+from weince_lightning.layers import merged, read_layers
 from weince_lightning.sweeps.plan import Run, SweepError
 
 PLAN = "sweep.yaml"
@@ -61,7 +60,8 @@ def describe(run: Run, find_layer: Callable[[str], str]) -> dict[str, Any]:
         find_layer: Gives the file behind the name of a layer.
 
     Returns:
-        The arguments of both commands, and the digests of the layers' content.
+        The arguments of both commands, and the digests of the layers' content, that of the layers
+        under them included.
     """
     return {
         "fit": run.fit_arguments,
@@ -152,7 +152,7 @@ def alone(folder: RunFolder) -> Iterator[bool]:
 
 def _digest(path: str) -> str:
     """Tell apart contents of configurations, not their comments."""
-    content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    content = merged(read_layers(path))
     return hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()
 
 

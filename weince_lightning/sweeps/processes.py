@@ -6,43 +6,43 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-Command = Callable[[Sequence[str]], None]
-"""Runs a command with the arguments after its name; a function of a module."""
+from weince_lightning.sweeps.commands import Command, Commands
 
 
-class Processes:
+class CommandProcesses:
     """Start commands, and stop all of them on demand.
 
     Python with torch and Lightning takes seconds to start. A server process imports them once, and
     every command begins as a copy of it, where the system can do that.
 
     Args:
-        preload: Modules that the commands need.
+        commands: The commands; only their ``entry`` and ``preload`` are used here.
         threads: Threads of torch in each process.
 
     Attributes:
         is_stopped: Whether the running commands were told to stop, and no others start.
     """
 
-    def __init__(self, preload: Sequence[str], threads: int) -> None:
+    def __init__(self, commands: Commands, threads: int) -> None:
         has_server = "forkserver" in multiprocessing.get_all_start_methods()
         self._context: Any = multiprocessing.get_context("forkserver" if has_server else "spawn")
         if has_server:
-            self._context.set_forkserver_preload([*preload])
+            self._context.set_forkserver_preload([*commands.preload])
             forkserver.ensure_running()  # while this process does something else
         self.threads = threads
+        self._entry = commands.entry
         self.is_stopped = False
         self._running: list[BaseProcess] = []
         self._lock = threading.RLock()  # signal handlers come in between
 
-    def run(self, command: Command, name: str, arguments: Sequence[str], log: Path) -> int:
+    def run(self, command: Command, name: str, arguments: list[str], log: Path) -> int:
         """Run a command to its end.
 
         Args:
@@ -54,7 +54,7 @@ class Processes:
         Returns:
             The exit status, negative for the signal that killed the process.
         """
-        parts = (command, name, [*arguments], str(log), self.threads)
+        parts = (command, name, arguments, str(log), self.threads, self._entry)
         with self._lock:
             if self.is_stopped:
                 return 128 + signal.SIGTERM
@@ -100,7 +100,9 @@ def available_threads(jobs: int) -> int:
     return max(1, count // jobs)
 
 
-def _run(command: Command, name: str, arguments: list[str], log: str, threads: int) -> None:
+def _run(
+    command: Command, name: str, arguments: list[str], log: str, threads: int, entry: str
+) -> None:
     """Run a command in this process, as if it had been typed."""
     _die_with_the_parent()
     with open(log, "ab", buffering=0) as file:
@@ -121,7 +123,7 @@ def _run(command: Command, name: str, arguments: list[str], log: str, threads: i
     sys.path.insert(0, "")
     # A training on several devices starts this process's command again for each of them.
     sys.argv = ["weince", name, *arguments]
-    sys.modules["__main__"] = importlib.import_module("weince_lightning.__main__")
+    sys.modules["__main__"] = importlib.import_module(entry)
     importlib.import_module("torch").set_num_threads(threads)
     command(arguments)
 

@@ -1,22 +1,19 @@
-"""Many runs, one after the other or several side by side, with a line for each."""
+"""Many runs, one after the other or side by side, with a line for each."""
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from weince_lightning.sweeps.execution import (
-    Commands,
-    RunFailedError,
-    RunStoppedError,
-    execute,
-)
+from weince_lightning.sweeps.commands import Commands
+from weince_lightning.sweeps.execution import RunFailedError, RunStoppedError, execute
 from weince_lightning.sweeps.folder import RunFolder
 from weince_lightning.sweeps.plan import SweepError
-from weince_lightning.sweeps.processes import Processes
+from weince_lightning.sweeps.processes import CommandProcesses
 
 
 class Outcome(NamedTuple):
@@ -28,11 +25,14 @@ class Outcome(NamedTuple):
     signum: int | None
     """The signal that stopped the sweep, if one did."""
 
+    num_runs: int
+    """How many were to be carried out."""
+
 
 def carry_out(
     todo: Sequence[RunFolder],
     commands: Commands,
-    processes: Processes,
+    processes: CommandProcesses,
     jobs: int,
     keep_checkpoints: bool,
     say: Callable[[str], None],
@@ -73,20 +73,23 @@ def carry_out(
                     pace = (time.monotonic() - begin) / (finished + len(failures))
                     rest = f"; {left} left, about {_duration(left * pace)}" if left else ""
                     say(f"{said}{rest}")
-    return Outcome(failures, received[0] if received else None)
+    return Outcome(failures, received[0] if received else None, len(todo))
 
 
 def _timed(
-    folder: RunFolder, commands: Commands, processes: Processes, keep_checkpoints: bool
+    folder: RunFolder, commands: Commands, processes: CommandProcesses, keep_checkpoints: bool
 ) -> tuple[dict[str, Any], float]:
     begin = time.monotonic()
     return execute(folder, commands, processes, keep_checkpoints), time.monotonic() - begin
 
 
 @contextmanager
-def _signals(processes: Processes) -> Iterator[list[int]]:
+def _signals(processes: CommandProcesses) -> Iterator[list[int]]:
     """Stop on Ctrl-C or SIGTERM, at once on a second Ctrl-C; yields the signals received."""
     received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received  # Python lets the main thread alone handle signals
+        return
 
     def receive(signum: int, frame: object) -> None:
         received.append(signum)

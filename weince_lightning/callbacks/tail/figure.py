@@ -1,14 +1,15 @@
-"""The figure of the tail monitor: numbers in, a figure out."""
+"""Figure of the tail monitor, drawn from numbers."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
+
+from weince_lightning.figures import LIGHT, create_figure, figure_style
 
 Numbers = NDArray[np.floating[Any]]
 
@@ -51,12 +52,9 @@ class TailPicture(NamedTuple):
     """The same under WEINCE."""
 
 
-# The palette of Okabe and Ito, which people with any colour vision can tell apart; each anchor has
-# a marker of its own beside.
-_ANCHOR_STYLES = (("#D55E00", "^"), ("#009E73", "s"), ("#0072B2", "o"))
+_ANCHOR_STYLES = ((LIGHT.other, "^"), (LIGHT.third, "s"), (LIGHT.fit, "o"))
+"""Color and marker of each anchor."""
 _SOFTMAX, _WEINCE = "#BBBBBB", "#444444"
-_LABEL_SIZE = 9
-_SMALL = 8
 
 
 def draw_tails(picture: TailPicture, title: str) -> Figure:
@@ -75,43 +73,27 @@ def draw_tails(picture: TailPicture, title: str) -> Figure:
         1000 x 360 points of a hundredth of an inch on white, not known to ``pyplot``: nothing has
         to be closed.
     """
-    figure = Figure(figsize=(10, 3.6), dpi=150, facecolor="white", layout="constrained")
-    figure.suptitle(title, fontsize=_LABEL_SIZE)
-    gates, tails, shares = figure.subplots(1, 3, width_ratios=(1, 1.15, 0.85))
-    for axes in (gates, tails, shares):
-        axes.tick_params(labelsize=_SMALL)
-        axes.spines[["top", "right"]].set_visible(False)
-    _draw_gates(gates, picture)
-    _draw_tails(tails, picture.tails)
-    _draw_shares(shares, picture)
+    with figure_style():
+        figure = create_figure(10, 3.6)
+        figure.suptitle(title)
+        gates, tails, shares = figure.subplots(1, 3, width_ratios=(1, 1.15, 0.85))
+        _draw_gates(gates, picture)
+        _draw_tails(tails, picture.tails)
+        _draw_shares(shares, picture)
     return figure
-
-
-def render(figure: Figure) -> NDArray[np.uint8]:
-    """Turn a figure into pixels.
-
-    Args:
-        figure: From :func:`draw_tails`.
-
-    Returns:
-        Red, green, blue and opacity, shape ``(height, width, 4)``.
-    """
-    canvas: Any = FigureCanvasAgg(figure)
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba()).copy()
 
 
 def _draw_gates(axes: Axes, picture: TailPicture) -> None:
     """How far each anchor left the softmax, against its hardness."""
-    axes.scatter(picture.rho, picture.gate, s=9, color="#444444", alpha=0.35, linewidths=0)
-    for tail, (colour, marker) in zip(picture.tails, _ANCHOR_STYLES, strict=False):
+    axes.scatter(picture.rho, picture.gate, s=9, color=_WEINCE, alpha=0.35, linewidths=0)
+    for tail, (color, marker) in zip(picture.tails, _ANCHOR_STYLES, strict=False):
         axes.scatter(
-            tail.rho, tail.gate, s=45, color=colour, marker=marker, edgecolors="white", zorder=3
+            tail.rho, tail.gate, s=45, color=color, marker=marker, edgecolors="white", zorder=3
         )
-    axes.axvline(picture.rho0, color="black", linestyle="--", linewidth=0.8)
+    axes.axvline(picture.rho0, color=LIGHT.ink, linestyle="--", linewidth=0.8)
     axes.annotate(
         r"$\rho_0$", (picture.rho0, 1.02), xycoords=("data", "axes fraction"),
-        ha="center", fontsize=_LABEL_SIZE,
+        ha="center",
     )  # fmt: skip
     if picture.rho.max() > 10 * picture.rho.min():
         axes.set_xscale("log")
@@ -120,35 +102,35 @@ def _draw_gates(axes: Axes, picture: TailPicture) -> None:
         axes.xaxis.set_major_formatter("{x:.3g}")
         axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_ylim(-0.04, 1.04)
-    axes.set_xlabel(r"hardness $\rho$ (hard at the left)", fontsize=_LABEL_SIZE)
-    axes.set_ylabel(r"gate $\lambda$", fontsize=_LABEL_SIZE)
+    axes.set_xlabel(r"hardness $\rho$ (hard at the left)")
+    axes.set_ylabel(r"gate $\lambda$")
 
 
 def _draw_tails(axes: Axes, tails: Sequence[AnchorTail]) -> None:
     """The points of each tail and the two lines through them."""
-    for tail, (colour, marker) in zip(tails, _ANCHOR_STYLES, strict=False):
+    for tail, (color, marker) in zip(tails, _ANCHOR_STYLES, strict=False):
         x = np.log(tail.shortfalls)
         position = np.arange(1, len(x) + 1) / (len(x) + 1)
         y = np.log(position)
         used = slice(len(x) - tail.num_points, None) if tail.num_points >= 2 else slice(0)
         label = rf"{tail.name}: $\hat\beta$ {tail.beta_hat:.3g}, $\Delta$AIC {tail.delta_aic:.3g}"
-        axes.scatter(x, y, s=14, facecolors="white", edgecolors=colour, marker=marker)
-        axes.scatter(x[used], y[used], s=14, color=colour, marker=marker, label=label)
+        axes.scatter(x, y, s=14, facecolors="white", edgecolors=color, marker=marker)
+        axes.scatter(x[used], y[used], s=14, color=color, marker=marker, label=label)
         if x[used].size and np.ptp(x[used]) > 0:
             along = np.linspace(x[used].min(), x[used].max()) - x[used].mean()
             weibull = y[used].mean() + tail.beta_hat * along
             proxy = -np.exp(_fitted_line(x[used] - x[used].mean(), np.log(-y[used]), along))
             for line, style in ((weibull, "-"), (proxy, ":")):
-                axes.plot(along + x[used].mean(), line, style, color=colour, linewidth=1.2)
-    axes.set_xlabel(r"log shortfall $\log\,\delta_{(r)}$", fontsize=_LABEL_SIZE)
-    axes.set_ylabel(r"$\log F_r$", fontsize=_LABEL_SIZE)
-    axes.set_title("Weibull line (solid), Gumbel proxy (dotted)", fontsize=_SMALL)
+                axes.plot(along + x[used].mean(), line, style, color=color, linewidth=1.2)
+    axes.set_xlabel(r"log shortfall $\log\,\delta_{(r)}$")
+    axes.set_ylabel(r"$\log F_r$")
+    axes.set_title("Weibull line (solid), Gumbel proxy (dotted)")
     if tails:
         # The proxy dives far below the points. Above them there is room for the legend.
         lowest = -np.log(max(len(tail.shortfalls) for tail in tails) + 1)
         axes.set_ylim(1.08 * lowest, -0.5 * lowest)
         axes.set_yticks([tick for tick in axes.get_yticks() if lowest <= tick <= 0])
-        axes.legend(fontsize=_SMALL, frameon=False, loc="upper left", handletextpad=0.2)
+        axes.legend(loc="upper left", handletextpad=0.2)
 
 
 def _fitted_line(centred: Numbers, response: Numbers, along: Numbers) -> Numbers:
@@ -161,14 +143,15 @@ def _fitted_line(centred: Numbers, response: Numbers, along: Numbers) -> Numbers
 def _draw_shares(axes: Axes, picture: TailPicture) -> None:
     """Which part of the gradient the hardest negatives get, under softmax and under WEINCE."""
     place = np.arange(len(picture.hardest))
-    for side, name, colour, values in (
+    for side, name, color, values in (
         (-0.2, "softmax", _SOFTMAX, picture.softmax_shares),
         (0.2, "WEINCE", _WEINCE, picture.weince_shares),
     ):
-        bars = axes.bar(place + side, 100 * values, 0.38, color=colour, label=name)
-        axes.bar_label(bars, fmt="%.3g", fontsize=_SMALL, padding=1)
+        bars = axes.bar(place + side, 100 * values, 0.38, color=color, label=name)
+        axes.bar_label(bars, fmt="%.3g", fontsize="small", padding=1)
     axes.set_xticks(place, [f"{100 * part:g} %" for part in picture.hardest])
-    axes.set_xlabel("hardest part of the negatives", fontsize=_LABEL_SIZE)
-    axes.set_ylabel("share of the gradient in %", fontsize=_LABEL_SIZE)
-    axes.legend(fontsize=_SMALL, frameon=False, loc="upper left")
+    axes.set_xlabel("hardest part of the negatives")
+    axes.set_ylabel("share of the gradient in %")
+    axes.legend(loc="upper left")
     axes.margins(y=0.15)
+    axes.grid(visible=False)

@@ -1,4 +1,4 @@
-"""What WEINCE saw in the batch's tails, and how it blended the two links."""
+"""Logging of the tail evidence and of the gate of WEINCE."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,10 +8,12 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from weince_lightning.callbacks.loggers import log_histograms, log_picture
-from weince_lightning.callbacks.tail.figure import draw_tails, render
+from weince_lightning.callbacks.tail.figure import draw_tails
 from weince_lightning.callbacks.tail.pareto import TailShapeLog
 from weince_lightning.callbacks.tail.summary import is_readable, read_picture
+from weince_lightning.checks import check_integer
 from weince_lightning.distributed import gather, row_counts
+from weince_lightning.figures import render_pixels
 
 
 class TailMonitor(Callback):
@@ -60,9 +62,7 @@ class TailMonitor(Callback):
     def __init__(
         self, every_n_steps: int = 50, figure: bool = False, fit_threshold: bool = False
     ) -> None:
-        if every_n_steps < 1:
-            raise ValueError(f"every_n_steps must be at least 1, got {every_n_steps}.")
-        self.every_n_steps = every_n_steps
+        self.every_n_steps = check_integer("every_n_steps", every_n_steps, at_least=1)
         self.figure = figure
         self.fit_threshold = fit_threshold
         self._next_step = 1
@@ -162,7 +162,7 @@ class TailMonitor(Callback):
         elif trainer.is_global_zero:
             epoch, step, anchors = trainer.current_epoch, trainer.global_step, len(picture.rho)
             title = f"first validation batch, {anchors} anchors; epoch {epoch}, step {step}"
-            log_picture(trainer, "tail/figure", render(draw_tails(picture, title)), step)
+            log_picture(trainer, "tail/figure", render_pixels(draw_tails(picture, title)), step)
 
     def _following(self, step: int) -> int:
         """The next multiple of ``every_n_steps`` after a step."""

@@ -1,4 +1,4 @@
-"""What the figure of the tail monitor shows, read from one batch of all processes."""
+"""Numbers of the tail figure, from one batch of all processes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +12,6 @@ from weince_lightning.functional.candidates import Candidates, compare, score
 from weince_lightning.functional.contrastive import negated_similarities
 from weince_lightning.functional.fused import Blend
 from weince_lightning.functional.gradient_shares import gradient_shares
-from weince_lightning.functional.layouts import build_bank_candidates, build_candidates
 from weince_lightning.functional.links import shortfall
 from weince_lightning.functional.tails import fit_tail, smallest, tail_size
 
@@ -23,12 +22,11 @@ r"""Which anchors' tails are shown, by the quantile of their hardness :math:`\rh
 and easiest ones say little about the others."""
 _BLOCK = 2**22
 """Similarities at once."""
-_SETTINGS = ("layout", "gather_distributed", "queue", "temperature", "gate")
 
 
 def is_readable(loss: object) -> bool:
-    """Whether a loss says by what it compared a batch, as :class:`WEINCELoss` does."""
-    return all(hasattr(loss, name) for name in _SETTINGS)
+    """Whether a loss returns its candidates and has a gate, as :class:`WEINCELoss`."""
+    return all(hasattr(loss, name) for name in ("candidates", "temperature", "gate"))
 
 
 @torch.no_grad()
@@ -48,7 +46,7 @@ def read_picture(z0: Tensor, z1: Tensor, terms: Any, loss: Any) -> TailPicture |
         loss saw other anchors or negatives than the projections give.
     """
     tail = terms.tail
-    groups = _groups(z0, z1, loss)
+    groups = loss.candidates(z0, z1).groups
     counts = torch.cat([group.count_negatives() for group in groups])
     if len(counts) != len(tail.rho):
         return None
@@ -95,21 +93,6 @@ def _at_quantile(rho: Tensor, beta_hat: Tensor, usable: Tensor, quantile: float)
     # them is shown must not depend on the order of the anchors, so not on the processes either.
     is_there = usable & (distance <= 4 * torch.finfo(rho.dtype).eps)
     return int(beta_hat.where(is_there, torch.inf).argmin())
-
-
-def _groups(z0: Tensor, z1: Tensor, loss: Any) -> list[Candidates]:
-    """Compare own anchors with whom the loss compares them."""
-    rows = slice(None)
-    if loss.gather_distributed and world_size() > 1:
-        sizes = row_counts(len(z0), z0.device)
-        rows = slice(sum(sizes[: rank()]), sum(sizes[: rank() + 1]))
-        z0, z1 = gather(torch.stack([z0, z1], dim=1), sizes).unbind(dim=1)
-    if loss.queue is None:
-        return build_candidates(z0, z1, loss.layout, rows=rows)
-    keys = loss.queue.read(z1)
-    if loss.queue.argument == "memory_bank_size":
-        return build_bank_candidates(z0, z1, keys, rows=rows)
-    return build_candidates(z0, z1, loss.layout, rows=rows, queue=keys)
 
 
 def _shares(groups: list[Candidates], tail: Any, loss: Any) -> Tensor:

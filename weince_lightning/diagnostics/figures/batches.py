@@ -8,8 +8,9 @@ from torch import Tensor
 
 from weince_lightning.diagnostics.anchors import HARDEST, LINKS
 from weince_lightning.diagnostics.diagnosis import SHARES, Diagnosis
-from weince_lightning.diagnostics.figures.picture import Colours, Picture, few_ticks, name_below
+from weince_lightning.diagnostics.figures.picture import Picture, few_ticks, name_below
 from weince_lightning.extremes.pareto import Floats
+from weince_lightning.figures import Colors
 
 _MOST_POINTS = 2000
 """Anchors in the scatter: more would only lie upon each other."""
@@ -40,21 +41,19 @@ def draw_evidence(diagnosis: Diagnosis) -> Picture:
     )
     known = ", ".join(f"{value:.3g} for {law}" for law, value in diagnosis.known_tails.items())
 
-    def plot(figure: Figure, colours: Colours) -> None:
+    def plot(figure: Figure, colors: Colors) -> None:
         panels = figure.subplots(len(columns), 1)
         for axes, (label, values) in zip(panels, columns.items(), strict=True):
             part = np.full(len(values), 100 / len(values))
             within = (0, 1) if values is gate else None
-            axes.hist(values, bins=30, range=within, weights=part, color=colours.data)
+            axes.hist(values, bins=30, range=within, weights=part, color=colors.data)
             axes.set_xlabel(label)
             few_ticks(axes)
             axes.locator_params(axis="y", nbins=3)
-        figure.supylabel("anchors in %", fontsize=10)
+        figure.supylabel("anchors in %")
         # One above the other: most of them are nearly equal.
         top = panels[-1].get_ylim()[1]
-        looks = zip(
-            (colours.other, colours.fit, colours.third, colours.fourth), "^osD", strict=True
-        )
+        looks = zip((colors.other, colors.fit, colors.third, colors.fourth), "^osD", strict=True)
         laws = diagnosis.known_tails.items()
         for row, ((law, value), (colour, marker)) in enumerate(zip(laws, looks, strict=True)):
             panels[-1].plot(
@@ -97,14 +96,14 @@ def draw_gate(diagnosis: Diagnosis) -> Picture:
         )
     alt += f". λ lies between {gate.min():.2f} and {gate.max():.2f}."
 
-    def plot(figure: Figure, colours: Colours) -> None:
+    def plot(figure: Figure, colors: Colors) -> None:
         axes = figure.subplots()
         # As pixels: thousands of marks would be most of an SVG file.
         axes.scatter(
-            rho[::every], gate[::every], s=12, color=colours.fit, alpha=0.5, linewidths=0,
+            rho[::every], gate[::every], s=12, color=colors.fit, alpha=0.5, linewidths=0,
             rasterized=True,
         )  # fmt: skip
-        axes.axhline(0.5, color=colours.ink, linestyle=":", linewidth=1)
+        axes.axhline(0.5, color=colors.ink, linestyle=":", linewidth=1)
         _scale_hardness(axes, rho)
         axes.set_ylim(-0.04, 1.04)
         axes.set_xlabel("hardness ρ: 1 − largest similarity")
@@ -145,14 +144,14 @@ def draw_gradient_shares(diagnosis: Diagnosis) -> Picture:
         for link, row in zip(LINKS, shares, strict=True)
     )
 
-    def plot(figure: Figure, colours: Colours) -> None:
+    def plot(figure: Figure, colors: Colors) -> None:
         axes = figure.subplots()
         place = np.arange(len(parts))
-        looks = (colours.data, colours.fit, colours.other)
+        looks = (colors.data, colors.fit, colors.other)
         for side, link, row, colour in zip((-1, 0, 1), LINKS, shares, looks, strict=True):
             name = _LINK_NAMES[link]
             bars = axes.bar(place + 0.28 * side, row, 0.26, color=colour, label=name)
-            axes.bar_label(bars, fmt="%.0f", padding=1, fontsize=9)
+            axes.bar_label(bars, fmt="%.0f", padding=1, fontsize="small")
         axes.set_xticks(place, parts)
         axes.grid(axis="x", visible=False)
         axes.margins(y=0.12)
@@ -184,12 +183,12 @@ def draw_link(diagnosis: Diagnosis) -> Picture | None:
         return None
     best, (low, high) = link.lambda_hat, link.lambda_interval
 
-    def plot(figure: Figure, colours: Colours) -> None:
+    def plot(figure: Figure, colors: Colors) -> None:
         axes = figure.subplots()
-        axes.axvspan(low, high, color=colours.fit, alpha=0.2, linewidth=0, label="95 % interval")
-        axes.plot(SHARES, profile, color=colours.fit, linewidth=2, label="profile log-likelihood")
-        axes.axhline(-1.92, color=colours.other, linestyle="--", label="cut at −1.92")
-        axes.axvline(best, color=colours.ink, linestyle=":", label=f"best, λ = {best:.2f}")
+        axes.axvspan(low, high, color=colors.fit, alpha=0.2, linewidth=0, label="95 % interval")
+        axes.plot(SHARES, profile, color=colors.fit, linewidth=2, label="profile log-likelihood")
+        axes.axhline(-1.92, color=colors.other, linestyle="--", label="cut at −1.92")
+        axes.axvline(best, color=colors.ink, linestyle=":", label=f"best, λ = {best:.2f}")
         axes.set_ylim(1.08 * max(float(profile.min()), -12.0) - 0.3, 0.3)
         axes.set_xlim(-0.02, 1.02)
         axes.set_xlabel("share λ of the Weibit (0: softmax)")

@@ -1,4 +1,4 @@
-"""Which figures a diagnosis has."""
+"""Figures of a diagnosis, by name."""
 
 from weince_lightning.diagnostics.diagnosis import Diagnosis
 from weince_lightning.diagnostics.figures.batches import (

@@ -9,12 +9,13 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from scipy import stats
 
 from weince_lightning.diagnostics.diagnosis import Diagnosis
-from weince_lightning.diagnostics.figures.picture import Colours, Picture, few_ticks, name_below
+from weince_lightning.diagnostics.figures.picture import Picture, few_ticks, name_below
 from weince_lightning.extremes.pareto import MIN_EXCEEDANCES, Floats
 from weince_lightning.extremes.threshold import ThresholdFit
+from weince_lightning.figures import Colors
 
 Look: TypeAlias = dict[str, Any]
-"""Colour, line and label, as matplotlib takes them."""
+"""Color, line and label, as matplotlib takes them."""
 
 SIMILARITY = "similarity of negatives (cosine)"
 
@@ -59,10 +60,10 @@ def draw_exceedances(diagnosis: Diagnosis) -> Picture | None:
             f"{at_largest[0]:.2g} more, the exponential one {at_largest[1]:.2g}."
         )
 
-    def plot(figure: Figure, colours: Colours) -> None:
+    def plot(figure: Figure, colors: Colors) -> None:
         falling, density = figure.subplots(2, 1)
-        _plot_fall(falling, exceedances, fit, colours)
-        _plot_density(density, exceedances, fit, colours)
+        _plot_fall(falling, exceedances, fit, colors)
+        _plot_density(density, exceedances, fit, colors)
         name_below(figure, falling)
 
     return Picture(
@@ -81,27 +82,27 @@ def draw_exceedances(diagnosis: Diagnosis) -> Picture | None:
     )
 
 
-def _laws(exceedances: Floats, fit: ThresholdFit, colours: Colours) -> list[tuple[Any, Look]]:
+def _laws(exceedances: Floats, fit: ThresholdFit, colors: Colors) -> list[tuple[Any, Look]]:
     """List the fitted laws of exceedances, each with its look."""
     exponential = {
-        "color": colours.other,
+        "color": colors.other,
         "linestyle": "--",
         "label": "exponential fit (“Gumbel”)",
     }
     laws: list[tuple[Any, Look]] = [(stats.expon(0, exceedances.mean()), exponential)]
     if fit.xi is not None:
-        look = {"color": colours.fit, "label": "generalised Pareto fit (“Weibull” if ξ < 0)"}
+        look = {"color": colors.fit, "label": "generalised Pareto fit (“Weibull” if ξ < 0)"}
         laws.append((stats.genpareto(fit.xi, 0, fit.sigma), look))
     return laws
 
 
-def _ends(fit: ThresholdFit, colours: Colours) -> list[tuple[float, Look]]:
+def _ends(fit: ThresholdFit, colors: Colors) -> list[tuple[float, Look]]:
     """List where the tail may end, each with its look."""
-    cap = {"color": colours.ink, "linestyle": ":", "label": "similarity 1, the cap"}
+    cap = {"color": colors.ink, "linestyle": ":", "label": "similarity 1, the cap"}
     ends: list[tuple[float, Look]] = [(1.0, cap)]
     if fit.endpoint is not None:
         look = {
-            "color": colours.third,
+            "color": colors.third,
             "linestyle": "-.",
             "label": f"fitted end, {fit.endpoint:.3f}",
         }
@@ -109,23 +110,23 @@ def _ends(fit: ThresholdFit, colours: Colours) -> list[tuple[float, Look]]:
     return ends
 
 
-def _plot_fall(axes: Axes, exceedances: Floats, fit: ThresholdFit, colours: Colours) -> None:
+def _plot_fall(axes: Axes, exceedances: Floats, fit: ThresholdFit, colors: Colors) -> None:
     """Survival against exceedance, both logarithmic."""
     n, largest = len(exceedances), float(exceedances[-1])
     from_top = np.unique(np.geomspace(1, n, 120).astype(np.int64))
     axes.plot(
-        exceedances[n - from_top], (from_top - 0.5) / n, "o", color=colours.data, markersize=3,
+        exceedances[n - from_top], (from_top - 0.5) / n, "o", color=colors.data, markersize=3,
         label="observed",
     )  # fmt: skip
     right = 1.3 * largest
-    for end, look in _ends(fit, colours):
+    for end, look in _ends(fit, colors):
         if end - fit.threshold <= 10 * largest:
             axes.axvline(end - fit.threshold, **look)
             right = max(right, 1.3 * (end - fit.threshold))
         else:
             axes.plot([], [], **{**look, "label": f"{look['label']} (out of sight)"})
     along = np.geomspace(largest / 50, right, 400)
-    for law, look in _laws(exceedances, fit, colours):
+    for law, look in _laws(exceedances, fit, colors):
         axes.plot(along, law.sf(along), **look)
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -138,16 +139,16 @@ def _plot_fall(axes: Axes, exceedances: Floats, fit: ThresholdFit, colours: Colo
     axes.set_ylabel("part that is exceeded")
 
 
-def _plot_density(axes: Axes, exceedances: Floats, fit: ThresholdFit, colours: Colours) -> None:
+def _plot_density(axes: Axes, exceedances: Floats, fit: ThresholdFit, colors: Colors) -> None:
     """Density against similarity, both linear."""
     largest, right = float(exceedances[-1]), float(exceedances[-1])
-    axes.hist(exceedances + fit.threshold, bins=30, density=True, color=colours.data, alpha=0.6)
-    for end, look in _ends(fit, colours):
+    axes.hist(exceedances + fit.threshold, bins=30, density=True, color=colors.data, alpha=0.6)
+    for end, look in _ends(fit, colors):
         if end - fit.threshold <= 2 * largest:
             axes.axvline(end, **look)
             right = max(right, end - fit.threshold)
     along = np.linspace(0, 1.05 * right, 400)
-    for law, look in _laws(exceedances, fit, colours):
+    for law, look in _laws(exceedances, fit, colors):
         axes.plot(along + fit.threshold, law.pdf(along), **look)
     axes.set_xlim(fit.threshold, fit.threshold + 1.05 * right)
     axes.set_xlabel(SIMILARITY)

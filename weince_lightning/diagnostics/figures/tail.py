@@ -9,8 +9,9 @@ from weince_lightning.diagnostics.figures.exceedances import (
     above_threshold,
     part_above,
 )
-from weince_lightning.diagnostics.figures.picture import Colours, Picture, few_ticks, name_below
+from weince_lightning.diagnostics.figures.picture import Picture, few_ticks, name_below
 from weince_lightning.extremes.threshold import mean_excess, qq_points
+from weince_lightning.figures import Colors
 
 
 def draw_quantiles(diagnosis: Diagnosis) -> Picture | None:
@@ -23,11 +24,11 @@ def draw_quantiles(diagnosis: Diagnosis) -> Picture | None:
     widest = int(np.abs(gap).argmax())
     goodness = diagnosis.goodness
 
-    def plot(figure: Figure, colours: Colours) -> None:
+    def plot(figure: Figure, colors: Colors) -> None:
         axes = figure.subplots()
         ends = [min(by_fit[0], observed[0]), max(by_fit[-1], observed[-1])]
-        axes.plot(ends, ends, color=colours.fit, label="if the fit held exactly")
-        axes.plot(by_fit, observed, "o", color=colours.data, markersize=3.5, label="observed")
+        axes.plot(ends, ends, color=colors.fit, label="if the fit held exactly")
+        axes.plot(by_fit, observed, "o", color=colors.data, markersize=3.5, label="observed")
         axes.set_xlabel("similarity by the fit (cosine)")
         axes.set_ylabel("observed similarity (cosine)")
         few_ticks(axes)
@@ -72,9 +73,9 @@ def draw_stability(diagnosis: Diagnosis) -> Picture | None:
         for name, null in diagnosis.nulls.items()
     )
 
-    def plot(figure: Figure, colours: Colours) -> None:
+    def plot(figure: Figure, colors: Colors) -> None:
         axes = figure.subplots()
-        looks = {"gaussian": (colours.other, "--"), "sphere": (colours.third, "-.")}
+        looks = {"gaussian": (colors.other, "--"), "sphere": (colors.third, "-.")}
         for name, null in diagnosis.nulls.items():
             colour, line = looks[name]
             axes.axhspan(*null.xi_range, color=colour, alpha=0.2, linewidth=0)
@@ -85,14 +86,14 @@ def draw_stability(diagnosis: Diagnosis) -> Picture | None:
             is_main, place = fit is main, part_above(fit)
             if fit.xi_interval is not None:
                 # No error bar: the interval of draws need not hold the shape.
-                axes.plot([place, place], fit.xi_interval, color=colours.fit, marker="_")
+                axes.plot([place, place], fit.xi_interval, color=colors.fit, marker="_")
             axes.plot(
-                place, fit.xi, color=colours.fit, marker="D" if is_main else "o", linestyle="",
+                place, fit.xi, color=colors.fit, marker="D" if is_main else "o", linestyle="",
                 markersize=8 if is_main else 5, zorder=3,
-                markerfacecolor=colours.background if is_main else colours.fit,
+                markerfacecolor=colors.background if is_main else colors.fit,
                 label="the threshold used" if is_main else None,
             )  # fmt: skip
-        axes.axhline(0, color=colours.ink, linewidth=1)
+        axes.axhline(0, color=colors.ink, linewidth=1)
         axes.margins(x=0.1)
         axes.invert_xaxis()
         axes.set_xlabel("similarities above the threshold in %")
@@ -133,20 +134,18 @@ def draw_mean_excess(diagnosis: Diagnosis) -> Picture | None:
             f"{fit.xi / (1 - fit.xi):.3f}."
         )
 
-    def plot(figure: Figure, colours: Colours) -> None:
+    def plot(figure: Figure, colors: Colors) -> None:
         axes = figure.subplots()
         axes.fill_between(
-            excess.thresholds, low, high, color=colours.data, alpha=0.35, linewidth=0,
+            excess.thresholds, low, high, color=colors.data, alpha=0.35, linewidth=0,
             label="± 1.96 standard errors",
         )  # fmt: skip
-        axes.plot(excess.thresholds, excess.means, color=colours.data, label="observed")
-        axes.axvline(fit.threshold, color=colours.ink, linestyle=":", label="the threshold used")
+        axes.plot(excess.thresholds, excess.means, color=colors.data, label="observed")
+        axes.axvline(fit.threshold, color=colors.ink, linestyle=":", label="the threshold used")
         if fit.xi is not None and fit.sigma is not None:
             along = np.array([fit.threshold, excess.thresholds[-1]])
             line = (fit.sigma + fit.xi * (along - fit.threshold)) / (1 - fit.xi)
-            axes.plot(
-                along, line, color=colours.fit, linestyle="--", label="generalised Pareto fit"
-            )
+            axes.plot(along, line, color=colors.fit, linestyle="--", label="generalised Pareto fit")
         axes.set_ylim(bottom=0)
         axes.set_xlabel(f"threshold: {SIMILARITY}")
         axes.set_ylabel("mean excess (cosine)")

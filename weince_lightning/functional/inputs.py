@@ -1,7 +1,9 @@
-"""What a batch must be before anything is computed from it."""
+"""Checks of the tensors that a loss is computed from: kinds, shapes, devices."""
 
 import torch
 from torch import Tensor
+
+from weince_lightning.checks import check_number
 
 
 def check_batch(
@@ -94,6 +96,43 @@ def check_labelled(
     _check_devices({**tensors, "labels": labels})
     if not torch.compiler.is_compiling() and torch.is_anomaly_enabled():
         _check_finite(tensors)
+
+
+def check_matrix(name: str, value: Tensor) -> None:
+    """Refuse anything but a floating-point tensor of shape ``(rows, features)``.
+
+    Raises:
+        TypeError: If it is not a tensor of floating-point numbers.
+        ValueError: If it has another shape, or no features.
+    """
+    _check_kinds({name: value})
+    if value.ndim != 2 or value.shape[1] == 0:
+        raise ValueError(f"{name} must have shape (rows, features), got {tuple(value.shape)}.")
+
+
+def check_temperature(value: float | Tensor) -> float | Tensor:
+    """Return a positive number or a positive scalar tensor, or refuse it; reads the device."""
+    if not isinstance(value, Tensor):
+        return check_number("temperature", value, above=0.0)
+    check_temperature_tensor(value)
+    if not value.is_meta:
+        check_number("temperature", value.detach().to(torch.float64).item(), above=0.0)
+    return value
+
+
+def check_temperature_tensor(temperature: Tensor) -> Tensor:
+    """Return a tensor of one floating-point number, or refuse it; its value is not read."""
+    if not isinstance(temperature, Tensor):
+        raise TypeError(
+            f"temperature must be a 0-dim floating-point tensor here, got {temperature!r}. "
+            "Give a number to the constructor."
+        )
+    if temperature.ndim != 0 or not temperature.is_floating_point():
+        raise TypeError(
+            "temperature must be a number or a 0-dim floating-point tensor, "
+            f"got a {temperature.dtype} tensor of shape {tuple(temperature.shape)}."
+        )
+    return temperature
 
 
 def _check_kinds(embeddings: dict[str, Tensor]) -> None:
