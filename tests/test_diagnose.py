@@ -22,6 +22,7 @@ from weince_lightning.data import VisionData
 from weince_lightning.diagnostics import diagnose_checkpoint, encoders, write_report
 from weince_lightning.diagnostics.embedding_files import holds_embeddings, read_embeddings
 from weince_lightning.diagnostics.encoders import build_hub_encoder, embed, read_checkpoint_encoder
+from weince_lightning.diagnostics.figures import drawing
 
 __all__ = ["few_draws"]
 
@@ -30,6 +31,13 @@ __all__ = ["few_draws"]
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def few_figures(monkeypatch):
+    """Draw two of eight: drawing takes seconds, and diagnostics/test_figures.py looks at all."""
+    topics = {name: drawing.TOPICS[name] for name in ("link", "stability")}
+    monkeypatch.setattr(drawing, "TOPICS", topics)
 
 
 @pytest.fixture
