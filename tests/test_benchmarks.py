@@ -79,6 +79,7 @@ def test_libraries_are_timed_on_the_same_loss(speed):
         assert values[name] == pytest.approx(values["lightly"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_loss_memory_reports_peaks_and_skips_what_does_not_fit(tmp_path):
     # At N = 256 nothing is known; of the matrices at N = 4096, only a limit says that they are big.
     options = ("--sizes", "256", "4096", "--losses", "lightly", "--memory-limit", "0.001")
@@ -92,6 +93,7 @@ def test_loss_memory_reports_peaks_and_skips_what_does_not_fit(tmp_path):
     assert lines[-1].split()[-2] == "-"
 
 
+@pytest.mark.slow
 def test_step_overhead_reports_the_share_of_a_step(tmp_path):
     lines, (row,) = run_quick("step_overhead", tmp_path)
     assert_summaries(row, "infonce_seconds", "weince_seconds", "step_seconds")
@@ -106,6 +108,7 @@ def test_step_overhead_reports_the_share_of_a_step(tmp_path):
     assert "%" in lines[-1]
 
 
+@pytest.mark.slow
 def test_scaling_reports_growth_beside_the_model(tmp_path):
     lines, rows = run_quick("scaling", tmp_path)
     assert [(row["loss"], row["samples"], row["processes"]) for row in rows] == [
@@ -120,6 +123,7 @@ def test_scaling_reports_growth_beside_the_model(tmp_path):
     assert len(lines) == 4
 
 
+@pytest.mark.slow
 def test_knn_speed_reports_a_search_that_agrees_with_faiss(tmp_path):
     lines, rows = run_quick("knn_speed", tmp_path)
     names = ["faiss IndexFlatIP", "nearest_neighbours", "neighbour_scores", "matrix product"]
@@ -132,6 +136,7 @@ def test_knn_speed_reports_a_search_that_agrees_with_faiss(tmp_path):
         assert rows[1]["agreement_with_faiss"] > 0.99
 
 
+@pytest.mark.slow
 def test_epoch_speed_reports_both_libraries_on_both_augmentations(tmp_path):
     lines, rows = run_quick("epoch_speed", tmp_path)
     names = ["lightly", "lightly, our augmentation", "ours", "ours, batch_augmentation"]
@@ -189,6 +194,7 @@ def write_emoji(folder: Path, count: int) -> None:
         path.write_text(json.dumps(entries), encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_emoji_retrieval_writes_numbers_table_and_figure(tmp_path):
     write_emoji(tmp_path, 31)
     output = tmp_path / "results"

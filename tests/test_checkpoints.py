@@ -386,6 +386,7 @@ def wandb_config(folder):
     return config
 
 
+@pytest.mark.slow
 def test_loggers_get_the_same_flat_settings_from_python_and_the_command(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
     loss = WEINCELoss(temperature=0.5, top_m_terms=[TopMTerm(SoftmaxLink())])
@@ -493,6 +494,7 @@ def test_what_is_given_beside_a_checkpoint_wins_and_is_reported(moved):
     ]
 
 
+@pytest.mark.slow
 def test_fit_goes_on_with_the_settings_of_a_checkpoint(moved):
     path, _ = moved
     output, errors = run(path.parent, "fit", "--ckpt_path=weights.ckpt", "--trainer.max_epochs=2")

@@ -36,7 +36,6 @@ INTERRUPTIBLE = [
     "-c=digits",
     "--trainer.max_epochs=2",
     "--trainer.limit_train_batches=6",
-    "--data.batch_size=32",
     WITH_TQDM,
 ]
 
@@ -135,6 +134,7 @@ def test_evaluation_starts_no_log_of_its_own(finished):
     assert not list(finished.folder.glob("lightning_logs"))
 
 
+@pytest.mark.slow
 def test_second_run_is_bit_identical_and_keeps_the_first(finished, tmp_path):
     run(finished.folder, "fit", *SHORT)
     states = [
@@ -308,6 +308,7 @@ def test_interrupted_training_resumes_as_suggested(tmp_path):
     assert "Trained for 2 epochs, 12 steps" in resumed
 
 
+@pytest.mark.slow
 def test_impatient_interruptions_leave_a_checkpoint(tmp_path):
     process = start(tmp_path, *INTERRUPTIBLE)
     process.read_until(rb"Epoch 1: +33%")

@@ -73,6 +73,7 @@ def test_the_page_has_a_command_to_try_for_each_way_but_slurm():
     [pytest.param(TRIED[0], marks=pytest.mark.slow), TRIED[1]],  # DDP has tests of its own
     ids=["weince", "torchrun"],
 )
+@pytest.mark.slow
 def test_command_for_one_machine_runs_to_its_end(command, tmp_path):
     process = start(command, tmp_path / "run", TWO_STEPS)
     output = process.finish(timeout=240)

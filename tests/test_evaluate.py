@@ -181,6 +181,7 @@ def test_the_online_number_is_that_of_the_reloaded_checkpoint(trained, checkpoin
     assert 0.3 < found["val_top1_k50"]["mean"] < 1.0
 
 
+@pytest.mark.slow
 def test_batch_size_and_where_the_data_lie_do_not_matter(checkpoint):
     run(checkpoint, *QUICK)
     first = results(checkpoint)
@@ -211,6 +212,7 @@ def test_other_settings_are_computed_from_kept_features(checkpoint, monkeypatch)
     assert results(checkpoint)["knn"] == first["knn"]
 
 
+@pytest.mark.slow
 def test_a_part_that_is_not_asked_for_stays(checkpoint):
     run(checkpoint, *QUICK)
     first = results(checkpoint)
@@ -231,6 +233,7 @@ def test_numbers_that_are_replaced_are_put_aside(checkpoint, tmp_path, capsys):
     assert aside == first
 
 
+@pytest.mark.slow
 def test_checkpoints_with_one_place_for_their_results_are_refused(checkpoint, tmp_path, capsys):
     other = shutil.copy(checkpoint, tmp_path / "last.pt")
     status, said = refusal(capsys, checkpoint, other, *QUICK)
@@ -286,6 +289,7 @@ def test_without_cache_no_features_are_left(own_checkpoint):
     assert names == ["evaluation.json"]
 
 
+@pytest.mark.slow
 def test_a_killed_evaluation_goes_on_to_the_same_numbers(own_checkpoint, tmp_path):
     options = (*OWN, "--linear.epochs=500", "--linear.seeds=[1,2]", "--knn.seeds=[1]")
     other = tmp_path / "whole" / "own.ckpt"
@@ -345,6 +349,7 @@ def test_the_released_format_is_evaluated_with_data_of_the_command_line(tmp_path
     assert numbers(found) == evaluate(*features, QUICK_SETTINGS[0], knn)
 
 
+@pytest.mark.slow
 def test_a_foreign_module_is_evaluated_too(tmp_path):
     torch.manual_seed(0)
     checkpoint = save_with_trainer(LightlySimCLR(), tmp_path / "lightly.ckpt")

@@ -60,6 +60,7 @@ def test_setup_cfg_lists_every_package():
     assert listed == found | {"weince_lightning.configs"}
 
 
+@pytest.mark.slow
 def test_wheel_holds_the_package_its_configs_and_nothing_else(wheel):
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     sources = {
@@ -74,6 +75,7 @@ def test_wheel_holds_the_package_its_configs_and_nothing_else(wheel):
     assert names == expected
 
 
+@pytest.mark.slow
 def test_installed_wheel_finds_its_configs_from_any_folder(wheel, tmp_path):
     environment = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)

@@ -28,7 +28,6 @@ SHORT = [
     f"-c={TESTS.parent / 'configs' / 'digits.yaml'}",
     "--trainer.max_epochs=2",
     "--trainer.limit_train_batches=6",
-    "--data.batch_size=32",
 ]
 
 
@@ -83,6 +82,7 @@ class OwnData(LightningDataModule):
         return VisionData("digits").evaluation_dataloader("val")
 
 
+@pytest.mark.slow
 def test_a_plain_loader_resumes_exactly_at_the_end_of_an_epoch(tmp_path):
     expected = train(tmp_path, data=OwnData())
     for place in ("3 validation", "3 epoch"):
@@ -235,6 +235,7 @@ def test_sigterm_before_the_first_step_ends_the_run_and_leaves_nothing(tmp_path)
     assert not list(tmp_path.rglob("*.ckpt"))
 
 
+@pytest.mark.slow
 def test_sigterm_stops_two_processes_after_the_same_step(tmp_path):
     options = ["--trainer.devices=2", "--trainer.strategy=ddp", "--trainer.accelerator=cpu"]
     options += ["--data.batch_size=64", "--trainer.max_epochs=100"]

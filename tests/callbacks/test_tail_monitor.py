@@ -528,6 +528,7 @@ def test_a_fast_dev_run_writes_nothing(make_trainer, make_encoder, make_data, tm
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_figures_do_not_pile_up(make_trainer, make_encoder, make_data, tensorboard):
     trainer = make_trainer(logger=tensorboard, callbacks=[TailMonitor(figure=True)], max_epochs=3)
     trainer.fit(make_encoder(), make_data())

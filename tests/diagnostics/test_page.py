@@ -220,6 +220,7 @@ def file(page, tmp_path_factory):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [320, 1280])
+@pytest.mark.slow
 def test_a_browser_shows_all_of_the_page_on_any_device(browser, file, width, scheme):
     tab, requests, complaints = look(browser, file, width, scheme)
     try:
@@ -246,6 +247,7 @@ def test_a_browser_shows_all_of_the_page_on_any_device(browser, file, width, sch
         tab.context.close()
 
 
+@pytest.mark.slow
 def test_a_long_name_makes_no_page_wider_than_a_telephone(browser, tmp_path):
     path = tmp_path / "long.html"
     path.write_text(page_of(diagnoses.three(), "e" * 300 + NASTY), encoding="utf-8")

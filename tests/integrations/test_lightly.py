@@ -147,6 +147,7 @@ def test_lightlys_pipelines_train_with_weince(name: str, package: str):
 
 
 @pytest.mark.parametrize("name", few(["SimCLR", "NNCLR"], 0))
+@pytest.mark.slow
 def test_infonce_trains_lightlys_pipelines_as_ntxent_does(name: str):
     ours, theirs, closed = (
         # In single precision rounding grows from step to step.
@@ -180,6 +181,7 @@ def trained() -> tuple[ContrastiveModule, DataLoader, DataLoader]:
     return module, *found
 
 
+@pytest.mark.slow
 def test_lightlys_neighbours_and_probe_run_on_our_encoder(trained: Any):
     import pytorch_lightning
 

@@ -131,6 +131,7 @@ def test_a_finished_sweep_does_nothing(again, sweep):
     assert sweep("small.yaml", "--dry-run")[1].count("(done)") == 4
 
 
+@pytest.mark.slow
 def test_added_seeds_are_run_and_the_others_kept(again, sweep):
     before = stamps(again)
     arms = {"infonce": SWEEP["arms"]["infonce"]}
@@ -285,6 +286,7 @@ def test_help_names_the_packaged_sweeps(capsys):
 # Options
 
 
+@pytest.mark.slow
 def test_runs_side_by_side_share_the_processors_and_may_drop_their_checkpoints(work, sweep):
     (work.path / "own_classes.py").write_text(OWN_CLASSES)
     arm = {"options": {"model": "own_classes.Counting", "model.backbone": "convnet"}}

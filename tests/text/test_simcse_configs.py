@@ -68,6 +68,7 @@ def test_report_names_what_is_there_and_nothing_else(folder, tmp_path, monkeypat
     assert "tensorboard" not in said  # it logs to a table
 
 
+@pytest.mark.slow
 def test_checkpoint_of_the_command_is_validated_by_its_path_alone(
     folder, tmp_path, monkeypatch, capsys
 ):
@@ -150,6 +151,7 @@ def test_every_argument_of_the_files_is_known(name):
     assert parsed.data.class_path == given["data"]["class_path"]
 
 
+@pytest.mark.slow
 def test_benchmark_compares_the_losses_and_the_untrained_encoder(folder, tmp_path):
     import json
 
