@@ -1,4 +1,4 @@
-"""What the commands that run an encoder over images have in common: data, device, backbone."""
+"""Options shared by the commands that run an encoder over images: data, device, backbone."""
 
 import re
 from argparse import RawDescriptionHelpFormatter
