@@ -2,6 +2,11 @@
 
 import pytest
 import torch
+from hypothesis import settings
+
+# The same examples each time, on slow machines too, and nothing written beside the tests.
+settings.register_profile("tests", derandomize=True, deadline=None, database=None)
+settings.load_profile("tests")
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import LightningDataModule
-from processes import WITH_TQDM, Python
+from processes import WITH_TQDM, Python, run_python
 from torch.utils.data import DataLoader, TensorDataset
 
 from weince_lightning import ContrastiveModule
@@ -27,12 +26,17 @@ from weince_lightning.cli.arguments import (
     packaged_configs,
 )
 
-SHORT = ["--trainer.max_epochs=2", "--trainer.enable_progress_bar=false"]
+SHORT = [
+    "--trainer.max_epochs=2",
+    "--trainer.limit_train_batches=3",
+    "--trainer.enable_progress_bar=false",
+]
 INTERRUPTIBLE = [
     "fit",
     "-c=digits",
     "--trainer.max_epochs=2",
     "--trainer.limit_train_batches=6",
+    "--data.batch_size=32",
     WITH_TQDM,
 ]
 
@@ -194,10 +198,9 @@ def test_classes_of_the_working_folder_can_be_named(tmp_path):
     (tmp_path / "my_project.py").write_text(
         "import weince_lightning\nclass MyModule(weince_lightning.ContrastiveModule): ...\n"
     )
-    command = [str(Path(sys.executable).with_name("weince")), "fit", "-c", "digits"]
+    command = [Path(sys.executable).with_name("weince"), "fit", "-c", "digits"]
     command += ["--model", "my_project.MyModule", "--print_config"]
-    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert "class_path: my_project.MyModule" in finished.stdout, finished.stderr
+    assert "class_path: my_project.MyModule" in run_python(*command, folder=tmp_path, timeout=300)
 
 
 def test_unknown_configuration_names_the_nearest(capsys):
@@ -336,9 +339,9 @@ def test_a_finished_training_is_not_resumed(finished, capsys, tmp_path):
     checkpoint = str(finished.run / "checkpoints" / "last.ckpt")
     said = refusal(capsys, tmp_path, "fit", "--ckpt_path", checkpoint)
     assert said.startswith("weince: error: --trainer.max_epochs must be above 2")
-    steps = ("--trainer.max_epochs=9", "--trainer.max_steps=20")
+    steps = ("--trainer.max_epochs=9", "--trainer.max_steps=6")
     said = refusal(capsys, tmp_path, "fit", "--ckpt_path", checkpoint, *steps)
-    assert said.startswith("weince: error: --trainer.max_steps must be above 20")
+    assert said.startswith("weince: error: --trainer.max_steps must be above 6")
     assert not any(tmp_path.iterdir())
 
 

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 import torchvision
+from cases import few
 from checkpoint_files import AuthorsSimCLR, LightlySimCLR, resnet, save_with_trainer
+from diagnoses import few_draws
 from torch import nn
 from torchvision.transforms.functional import normalize, resize
 
@@ -20,12 +22,22 @@ from weince_lightning.data import VisionData
 from weince_lightning.diagnostics import diagnose_checkpoint, encoders, write_report
 from weince_lightning.diagnostics.embedding_files import holds_embeddings, read_embeddings
 from weince_lightning.diagnostics.encoders import build_hub_encoder, embed, read_checkpoint_encoder
+from weince_lightning.diagnostics.figures import drawing
+
+__all__ = ["few_draws"]
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def few_figures(monkeypatch):
+    """Draw two of eight: drawing takes seconds, and diagnostics/test_figures.py looks at all."""
+    topics = {name: drawing.TOPICS[name] for name in ("link", "stability")}
+    monkeypatch.setattr(drawing, "TOPICS", topics)
 
 
 @pytest.fixture
@@ -345,7 +357,11 @@ def test_timms_models_get_images_of_their_size():
 
 @pytest.mark.parametrize(
     ("name", "features"),
-    [("squeezenet1_1", 512), ("vgg11", 4096), ("mobilenet_v3_small", 1024), ("vit_b_32", 768)],
+    few(
+        [("squeezenet1_1", 512), ("vgg11", 4096), ("mobilenet_v3_small", 1024), ("vit_b_32", 768)],
+        0,
+        2,
+    ),
 )
 def test_features_are_what_the_last_layer_gets(name, features):
     encoder = build_hub_encoder(f"torchvision:{name}", pretrained=False)
@@ -377,8 +393,9 @@ def test_of_many_images_a_part_is_embedded():
 
 
 def test_a_checkpoint_is_diagnosed_by_its_own_data(folder):
-    main(["fit", "-c", "digits", "--trainer.max_epochs", "1", "--trainer.logger.save_dir", "runs",
-          "--trainer.enable_progress_bar", "false", "--trainer.callbacks", "null"])  # fmt: skip
+    main(["fit", "-c", "digits", "--trainer.max_epochs=1", "--trainer.limit_train_batches=2",
+          "--data.batch_size=32", "--trainer.logger.save_dir=runs",
+          "--trainer.enable_progress_bar=false", "--trainer.callbacks=null"])  # fmt: skip
     (checkpoint,) = folder.glob("runs/**/*.ckpt")
     printed = run(checkpoint)
     found = numbers()

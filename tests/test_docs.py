@@ -69,6 +69,7 @@ def failed(tmp_path_factory):
 
 
 @pytest.mark.parametrize("page", WITH_PYTHON)
+@pytest.mark.slow
 def test_every_python_block_runs_by_itself(page, failed):
     if page in NOT_IN_DEV:
         pytest.importorskip(NOT_IN_DEV[page])
@@ -163,6 +164,7 @@ def figures(tmp_path_factory):
     return folder, result.stdout
 
 
+@pytest.mark.slow
 def test_the_figures_script_draws_what_the_page_shows(figures):
     folder, _ = figures
     shown = {posixpath.basename(link) for link in links("mathematics.md") if link.endswith(".svg")}
@@ -170,11 +172,13 @@ def test_the_figures_script_draws_what_the_page_shows(figures):
     assert all(path.read_text(encoding="utf-8").count("<path") > 5 for path in folder.iterdir())
 
 
+@pytest.mark.slow
 def test_the_figures_script_prints_what_the_page_quotes(figures):
     _, printed = figures
     assert printed in blocks("mathematics.md", "text")
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path):
     pytest.importorskip("mkdocs")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"]

@@ -42,7 +42,9 @@ def trained(tmp_path_factory):
     """A checkpoint on the digits, and what a monitor logged for a split of all training images."""
     folder = tmp_path_factory.mktemp("trained")
     seed_everything(7, verbose=False)
-    everything = VisionData("digits", val_fraction=0).evaluation_dataloader("train").dataset
+    everything = (
+        VisionData("digits", image_size=8, val_fraction=0).evaluation_dataloader("train").dataset
+    )
     rest, val = stratified_split(everything.labels, 0.2, 1)
     bank, queries = (DataLoader(Subset(everything, part), 256) for part in (rest, val))
     trainer = Trainer(
@@ -51,8 +53,8 @@ def trained(tmp_path_factory):
         callbacks=[KNNMonitor((50,), bank=bank, queries=queries)], default_root_dir=folder,
     )  # fmt: skip
     trainer.fit(
-        ContrastiveModule("convnet", in_channels=1, image_size=16),
-        VisionData("digits", batch_size=64),
+        ContrastiveModule("convnet", in_channels=1, image_size=8),
+        VisionData("digits", batch_size=64, image_size=8),
     )
     trainer.save_checkpoint(folder / "last.ckpt")
     return folder / "last.ckpt", trainer.callback_metrics
@@ -107,7 +109,7 @@ def numbers(found):
 def test_an_evaluation_is_that_of_the_encoders_features(checkpoint):
     output = run(checkpoint, *QUICK)
     module = ContrastiveModule.load_from_checkpoint(checkpoint)
-    data = VisionData("digits", val_fraction=0)
+    data = VisionData("digits", image_size=8, val_fraction=0)
     train, test = (
         extract_features(module, data.evaluation_dataloader(split)) for split in ("train", "test")
     )

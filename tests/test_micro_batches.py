@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import few
 from lightning.pytorch import Trainer
 from torch import nn
 from torch.utils.data import DataLoader
@@ -99,7 +100,7 @@ NETWORKS = {"exact": (rowwise, Exact), "convolutions": (convolutions, Contrastiv
     ],
     ids=str,
 )
-@pytest.mark.parametrize("size", [1, 10, 100])
+@pytest.mark.parametrize("size", few([1, 10, 100], 1))
 def test_gradient_is_that_of_the_whole_batch(loss, network, dtype, tolerance, size):
     arguments = {"loss": LOSSES[loss], "dtype": dtype}
     whole, parts = (
@@ -271,6 +272,7 @@ print(rise(8), rise(None))  # the smaller first: the mark only rises
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
+@pytest.mark.slow
 def test_peak_memory_falls():
     result = subprocess.run(
         [sys.executable, "-c", MEASURE],

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from cases import few
 from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import nn
@@ -131,7 +132,7 @@ def compiler(monkeypatch):
     torch.compiler.reset()
 
 
-@pytest.mark.parametrize("options", [{}, {"micro_batch_size": 3}], ids=str)
+@pytest.mark.parametrize("options", few([{}, {"micro_batch_size": 3}], 1), ids=str)
 def test_a_compiled_backbone_gives_the_same_gradients(options, compiler):
     found = first_gradients(make_module(compile_backbone=True, **options))
     assert compiler() > 0
@@ -180,6 +181,7 @@ def test_the_backbone_is_compiled_in_training_alone(compiler):
     assert compiler() == 2
 
 
+@pytest.mark.slow
 def test_checkpoints_of_a_compiled_backbone_need_no_compiler(compiler, tmp_path, monkeypatch):
     module = make_module(compile_backbone=True)
     trainer = fit(module, callbacks=[ModelCheckpoint(tmp_path, "last")])
@@ -199,6 +201,7 @@ def test_checkpoints_of_a_compiled_backbone_need_no_compiler(compiler, tmp_path,
     fit(load(backbone=network(), compile_backbone=False), tmp_path / "last.ckpt")
 
 
+@pytest.mark.slow
 def test_training_with_a_compiled_backbone_resumes_exactly(compiler, tmp_path):
     whole, resumed = (make_module(compile_backbone=True) for _ in range(2))
     fit(whole, callbacks=[ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1)])

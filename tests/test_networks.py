@@ -5,6 +5,7 @@ import sys
 import pytest
 import torch
 import torchvision
+from cases import few
 from torch import nn
 
 from weince_lightning.networks import (
@@ -38,7 +39,7 @@ class NoisyInEvaluation(nn.Module):
         return (self.frozen(self.norm(images)) + torch.rand(())).flatten(1)
 
 
-@pytest.mark.parametrize("image_size", [32, 64, 96])
+@pytest.mark.parametrize("image_size", few([32, 64, 96], 0, -1))
 @pytest.mark.parametrize("name", FEATURES)
 def test_every_encoder_gives_its_features_at_every_size(name, image_size):
     encoder = build_encoder(name, image_size=image_size)
@@ -46,7 +47,7 @@ def test_every_encoder_gives_its_features_at_every_size(name, image_size):
 
 
 @pytest.mark.parametrize("name", FEATURES)
-@pytest.mark.parametrize("in_channels", [1, 4])
+@pytest.mark.parametrize("in_channels", few([1, 4], 0))
 def test_every_encoder_takes_other_numbers_of_channels(name, in_channels):
     encoder = build_encoder(name, in_channels=in_channels, image_size=28)
     assert feature_dimension(encoder, in_channels, 28) == FEATURES[name]
@@ -77,7 +78,8 @@ def test_vit_takes_images_that_are_no_multiple_of_the_patch(image_size, patch_si
 
 
 @pytest.mark.parametrize(
-    ("image_size", "patch_size"), [(1, 1), (8, 1), (16, 2), (32, 4), (64, 8), (96, 8), (224, 16)]
+    ("image_size", "patch_size"),
+    few([(1, 1), (8, 1), (16, 2), (32, 4), (64, 8), (96, 8), (224, 16)], 0, 3, -2),
 )
 def test_vit_patch_follows_the_image_size(image_size, patch_size):
     assert vit_small(image_size=image_size).patch_size == patch_size

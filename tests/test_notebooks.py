@@ -13,8 +13,8 @@ NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
 MOST_CELLS = 15
 LONGEST_FUNCTION = 10
 LARGEST_OUTPUTS = 2**20
-QUICK = ("noise_floor", "results")
-"""They take seconds; the others train."""
+QUICK = ("results",)
+"""It takes seconds; the others simulate or train."""
 
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
@@ -62,6 +62,7 @@ def test_notebook_runs_in_any_folder_and_leaves_no_file_there(path, tmp_path):
     assert ": False" not in printed(outputs)
 
 
+@pytest.mark.slow
 def test_results_shows_every_sweep_of_the_repository():
     outputs = run(ROOT / "notebooks" / "results.ipynb", ROOT / "notebooks")
     sweeps = [folder.parent.name for folder in (ROOT / "docs/results").glob("*/sweep.yaml")]

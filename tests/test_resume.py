@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import few
 from lightning.pytorch import Callback, LightningDataModule
 from lightning.pytorch.callbacks import OnExceptionCheckpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -27,6 +28,7 @@ SHORT = [
     f"-c={TESTS.parent / 'configs' / 'digits.yaml'}",
     "--trainer.max_epochs=2",
     "--trainer.limit_train_batches=6",
+    "--data.batch_size=32",
 ]
 
 
@@ -40,7 +42,7 @@ def whole(request, tmp_path_factory):
     return train(folder, num_workers=request.param), folder, request.param
 
 
-@pytest.mark.parametrize("place", ["2 batch", "3 validation", "3 epoch", "4 batch"])
+@pytest.mark.parametrize("place", few(["2 batch", "3 validation", "3 epoch", "4 batch"], 0, 1, 2))
 def test_training_resumed_anywhere_ends_as_if_nothing_had_stopped_it(whole, place):
     expected, folder, num_workers = whole
     if num_workers and place not in ("2 batch", "3 epoch"):
@@ -51,11 +53,14 @@ def test_training_resumed_anywhere_ends_as_if_nothing_had_stopped_it(whole, plac
 
 @pytest.mark.parametrize(
     ("options", "place"),
-    [
-        ({"max_epochs": -1, "max_steps": 5}, "3 validation"),
-        ({"val_check_interval": 2}, "2 validation"),
-        ({"reload_dataloaders_every_n_epochs": 1}, "4 batch"),
-    ],
+    few(
+        [
+            ({"max_epochs": -1, "max_steps": 5}, "3 validation"),
+            ({"val_check_interval": 2}, "2 validation"),
+            ({"reload_dataloaders_every_n_epochs": 1}, "4 batch"),
+        ],
+        1,
+    ),
     ids=str,
 )
 def test_other_ways_to_count_resume_exactly(options, place, tmp_path):

@@ -296,6 +296,7 @@ def test_features_that_are_nan_score_zero(make_trainer, make_module, make_data):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+@pytest.mark.slow
 def test_five_looks_take_no_more_memory_than_one(make_trainer, make_module, make_data):
     class Wide(type(make_module())):
         def forward(self, images):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from torchvision.transforms.functional import pil_to_tensor
 
 from weince_lightning.data import VisionData
 from weince_lightning.data.order import EpochOrder
@@ -69,7 +70,7 @@ def test_order_takes_sixteen_bytes_an_image():
 
 
 def test_iterations_outside_of_a_trainer_are_epochs():
-    loader = VisionData("digits", batch_size=1294).train_dataloader()
+    loader = VisionData("digits", batch_size=1294, transforms=pil_to_tensor).train_dataloader()
     (first, _), (second, _) = (next(iter(loader)) for _ in range(2))
     assert not torch.equal(first[0], second[0])
 
@@ -82,7 +83,7 @@ def test_a_loader_of_ones_own_in_the_middle_of_an_epoch_starts_at_its_beginning(
         def configure_optimizers(self):
             return None
 
-    model, data = Look(), VisionData("digits", batch_size=300)
+    model, data = Look(), VisionData("digits", batch_size=300, transforms=pil_to_tensor)
     Trainer(
         accelerator="cpu", max_epochs=1, limit_val_batches=0, logger=False, barebones=True,
         limit_train_batches=2,

@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from weince_lightning.extremes.pareto import (
@@ -93,22 +95,20 @@ def test_exponential_test_is_the_likelihood_ratio():
     assert outcome.p_value == pytest.approx(math.erfc(math.sqrt(ratio / 2)), rel=1e-9)
 
 
-@pytest.mark.parametrize("xi", [-0.95, -0.8, -0.6, -0.3, 0.5])
-def test_fit_is_the_interior_maximum_and_none_where_there_is_none(xi):
+@settings(max_examples=20)
+@given(xi=st.floats(-0.95, 0.5), seed=st.integers(0, 1000))
+@example(xi=-0.95, seed=0)  # none
+@example(xi=-0.95, seed=8)
+def test_fit_is_the_interior_maximum_and_none_where_there_is_none(xi, seed):
+    values = pareto(xi, 60, seed)
     shapes = np.linspace(-0.999, 2, 600)
-    kinds = set()
-    for seed in range(20):
-        values = pareto(xi, 60, seed)
-        heights = np.array([profile_likelihood(values, x).log_likelihood for x in shapes])
-        inside = heights[1:-1]
-        peaks = np.flatnonzero((inside > heights[:-2]) & (inside > heights[2:])) + 1
-        fit = fit_pareto(values)
-        kinds.add(fit is None)
-        assert (fit is None) == (len(peaks) == 0)
-        if fit is not None:
-            assert fit.xi == pytest.approx(shapes[peaks[heights[peaks].argmax()]], abs=0.006)
-    if xi == -0.95:
-        assert kinds == {True, False}
+    heights = np.array([profile_likelihood(values, x).log_likelihood for x in shapes])
+    inside = heights[1:-1]
+    peaks = np.flatnonzero((inside > heights[:-2]) & (inside > heights[2:])) + 1
+    fit = fit_pareto(values)
+    assert (fit is None) == (len(peaks) == 0)
+    if fit is not None:
+        assert fit.xi == pytest.approx(shapes[peaks[heights[peaks].argmax()]], abs=0.006)
 
 
 def test_fit_follows_the_unit_of_the_scores():
@@ -146,6 +146,7 @@ def covered(count, level=0.95, runs=200):
 
 
 @pytest.mark.parametrize("xi", [-0.45, -0.2, 0.0, 0.4])
+@pytest.mark.slow
 def test_intervals_cover_at_their_rate(xi):
     hits, rejected = 0, 0
     for seed in range(200):
@@ -172,6 +173,7 @@ def test_there_is_no_interval_where_likelihood_theory_breaks_down():
     assert xi_interval(values, fit) is None
 
 
+@pytest.mark.slow
 def test_goodness_of_fit_keeps_its_level_and_finds_another_law():
     generator = np.random.default_rng(0)
     p_values = []

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from cases import few
 from scipy import optimize, stats
 
 from weince_lightning.extremes.selection import fit_link, link_profile
@@ -34,8 +35,8 @@ def log_likelihood(positive, negatives, share, theta):
     return total
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 1.0])
-@pytest.mark.parametrize("num_candidates", [4, 20, 100])
+@pytest.mark.parametrize("share", few([0.0, 0.3, 0.7, 1.0], 1))
+@pytest.mark.parametrize("num_candidates", few([4, 20, 100], 1))
 def test_share_and_scale_of_simulated_winners_are_found(share, num_candidates):
     positive, negatives = winners(1, share, 1.5, 3000, num_candidates)
     fit = fit_link(positive, negatives, TEMPERATURE)
@@ -47,6 +48,7 @@ def test_share_and_scale_of_simulated_winners_are_found(share, num_candidates):
     assert (fit.num_winners, fit.temperature, fit.note) == (3000, TEMPERATURE, "")
 
 
+@pytest.mark.slow
 def test_the_boundary_test_keeps_its_level():
     p_values = [
         fit_link(*winners(seed, 0.0, 1.5, 300, 8), TEMPERATURE).p_value for seed in range(200)
@@ -58,6 +60,7 @@ def test_the_boundary_test_keeps_its_level():
     assert low <= sum(p == 1.0 for p in p_values) <= high
 
 
+@pytest.mark.slow
 def test_intervals_cover_at_their_rate():
     hits = 0
     for seed in range(200):

@@ -1,20 +1,24 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from weince_lightning.functional.splits import stratified_split
 
 UNEVEN = np.repeat([0, 1, 2, 7], [100, 30, 9, 1])
 
 
-def test_the_two_parts_hold_every_position_once():
-    rest, part = stratified_split(UNEVEN, 0.3, seed=0)
-    np.testing.assert_array_equal(np.sort(np.concatenate([rest, part])), np.arange(len(UNEVEN)))
-
-
-@pytest.mark.parametrize("fraction", [0.0, 0.1, 0.3, 0.5, 1.0])
-def test_the_second_part_has_the_size_asked_for(fraction):
-    _, part = stratified_split(UNEVEN, fraction, seed=0)
-    assert len(part) == round(fraction * len(UNEVEN))
+@given(
+    labels=st.lists(st.integers(-1, 9), min_size=1, max_size=50),
+    fraction=st.floats(0, 1),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_the_two_parts_hold_every_position_once_and_have_the_sizes_asked_for(
+    labels, fraction, seed
+):
+    rest, part = stratified_split(np.array(labels), fraction, seed)
+    assert sorted([*rest, *part]) == [*range(len(labels))]
+    assert len(part) == round(fraction * len(labels))
 
 
 @pytest.mark.parametrize("seed", range(5))

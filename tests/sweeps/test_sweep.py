@@ -90,6 +90,7 @@ def test_seeds_and_arms_give_different_numbers(finished):
     assert len(losses) == len(RUNS)
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_dry_run_do_what_the_sweep_does(finished, work, sweep):
     status, listed = sweep("small.yaml", "--dry-run")
     assert status == 0
@@ -307,6 +308,7 @@ def test_a_run_may_train_on_two_devices(work, sweep):
     assert "Starting with 2 processes" in (work.run(RUNS[0]) / "log.txt").read_text()
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_enough_ends_the_command_quietly(work):
     command = f"{sys.executable} -m weince_lightning sweep small.yaml --dry-run | head -n 1"
     found = subprocess.run(command, shell=True, capture_output=True, text=True)

@@ -7,6 +7,7 @@ import pytest
 import sentences
 import torch
 import yaml
+from cases import few
 from jsonargparse import capture_parser
 from processes import run_python
 
@@ -43,7 +44,7 @@ def fit_tiny(folder, *layers, options=()):
     return WeinceCLI(complete_arguments(["fit", "-c", "simcse/wordnet_tiny", *layers, *given]))
 
 
-@pytest.mark.parametrize("layer", [None, "loss/infonce", "loss/weince"])
+@pytest.mark.parametrize("layer", few([None, "loss/infonce", "loss/weince"], 1))
 def test_tiny_configuration_trains_under_each_loss(folder, tmp_path, monkeypatch, layer):
     monkeypatch.chdir(tmp_path)
     layers = ["-c", layer, "--model.loss.temperature=0.1"] if layer else []
@@ -80,6 +81,7 @@ def test_checkpoint_of_the_command_is_validated_by_its_path_alone(
     assert "retrieval/top1" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_checkpoint_is_tested_and_predicts_by_the_files_beside_it(
     folder, tmp_path, monkeypatch, capsys
 ):
