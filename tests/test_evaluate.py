@@ -149,6 +149,12 @@ def test_the_function_says_what_must_be_given(checkpoint, own_checkpoint):
         evaluate_checkpoint(own_checkpoint)
 
 
+def test_the_old_spelling_of_a_flag_is_accepted_with_a_notice(capsys, tmp_path):
+    status, said = refusal(capsys, tmp_path / "missing.ckpt", "--v1_stride=true")
+    assert "weince: --v1_stride is now spelled --v1-stride.\n" in said
+    assert (status, "there is no checkpoint" in said) == (1, True)
+
+
 def test_an_evaluation_opens_the_file_at_most_twice(checkpoint, monkeypatch):
     """Once for its checksums and once for its content: settings, encoder and loss share it."""
     opened, loaded, load = [], [], torch.load

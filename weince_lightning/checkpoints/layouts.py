@@ -1,4 +1,4 @@
-"""Who names an encoder's weights how, and what their shapes tell about it."""
+"""Naming schemes of encoder weights, and the architecture that their shapes tell."""
 
 import math
 import re

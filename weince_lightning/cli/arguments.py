@@ -1,4 +1,4 @@
-"""What the command line says before Lightning reads it: packaged configurations, defaults, help."""
+"""Arguments read before Lightning loads: packaged configurations, defaults, help."""
 
 import argparse
 import re

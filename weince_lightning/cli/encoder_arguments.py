@@ -1,4 +1,4 @@
-"""What the commands that run an encoder over images have in common: data, device, backbone."""
+"""Options shared by the commands that run an encoder over images: data, device, backbone."""
 
 import re
 from argparse import RawDescriptionHelpFormatter
@@ -13,11 +13,13 @@ from lightning.pytorch import LightningDataModule
 from torch import nn
 
 from weince_lightning.checkpoints.record import Checkpoint, RunSettings
-from weince_lightning.cli.arguments import UsageError, read_config
+from weince_lightning.cli.arguments import UsageError, read_config, with_hyphens
 from weince_lightning.cli.checkpoint_config import report_overrides
 from weince_lightning.cli.parser import ConciseParser, refusal
 from weince_lightning.evaluation.saved_run import built_data_arguments, saved_backbone
 from weince_lightning.layers import as_yaml
+
+_V1_STRIDE = "--v1-stride"
 
 
 class _Formatter(RawDescriptionHelpFormatter, DefaultHelpFormatter):
@@ -46,7 +48,7 @@ def sort_arguments(arguments: Sequence[str], of_layers: Sequence[str]) -> Given:
         UsageError: If a layer cannot be read.
     """
     positionals, layers, options = list[str](), list[dict[str, Any]](), list[str]()
-    remaining = iter(arguments)
+    remaining = iter(with_hyphens(arguments, [_V1_STRIDE]))
     for argument in remaining:
         flag, equals, value = argument.partition("=")
         if flag in ("-c", "--config"):
@@ -108,7 +110,7 @@ def add_encoder_arguments(parser: ConciseParser, data_needs: str) -> None:
         "a module by its class path",
     )  # fmt: skip
     parser.add_argument(
-        "--v1_stride", type=bool | None, default=None,
+        _V1_STRIDE, type=bool | None, default=None,
         help="where the stride of a ResNet-50 stands, if the file does not tell: true for the 1x1 "
         "convolutions, as the paper says, false for the 3x3 ones, as in torchvision",
     )  # fmt: skip

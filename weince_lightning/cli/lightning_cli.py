@@ -1,4 +1,4 @@
-"""``weince fit | validate | test | predict``: LightningCLI with this project's manners."""
+"""Fit, validate, test and predict: LightningCLI that reads checkpoints' configuration."""
 
 import logging
 import warnings

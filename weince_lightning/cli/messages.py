@@ -1,4 +1,4 @@
-"""What the commands say at their end: the numbers, where the files lie, what to type next."""
+"""Closing messages of the commands: the numbers, where the files are, the next command."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""What WEINCE would see in batches of the embeddings: evidence of each anchor, and its winners."""
+"""Tail evidence of each anchor in batches of the embeddings, as WEINCE would compute it."""
 
 from typing import NamedTuple
 

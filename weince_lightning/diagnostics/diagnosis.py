@@ -1,4 +1,4 @@
-"""All that is found out about the tail of some embeddings."""
+"""Diagnosis of embeddings: all numbers about the tail of their similarities."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""Which embeddings are compared for the pooled similarities of negatives."""
+"""Choice of the embeddings whose similarities are pooled as negatives."""
 
 from typing import NamedTuple
 

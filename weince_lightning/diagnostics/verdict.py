@@ -1,4 +1,4 @@
-"""What the numbers of a diagnosis say, in words."""
+"""Verdict on a diagnosis: its numbers in words."""
 
 from typing import NamedTuple
 

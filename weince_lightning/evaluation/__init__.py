@@ -1,4 +1,4 @@
-"""What frozen features are worth, by the protocol of the paper."""
+"""Evaluation of frozen features by the protocol of the paper."""
 
 from weince_lightning.evaluation.checkpoint import evaluate_checkpoint
 from weince_lightning.evaluation.protocol import evaluate

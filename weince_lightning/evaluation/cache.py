@@ -1,4 +1,4 @@
-"""What ``weince evaluate`` leaves beside a checkpoint: features, results, unfinished work."""
+"""Files of an evaluation beside the checkpoint: features, results, unfinished work."""
 
 import hashlib
 import json

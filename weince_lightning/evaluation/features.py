@@ -1,4 +1,4 @@
-"""From a model and batches to features, and to what their neighbours tell: one number everywhere.
+"""Features of images, and the labels that their neighbors predict: one number everywhere.
 
 A monitor during training and an evaluation of the checkpoint afterwards call the same function.
 """

@@ -1,4 +1,4 @@
-"""What the loss of a trained encoder does: how sharp it is, and what the gate of WEINCE sees."""
+"""Profile of a trained encoder's loss: its sharpness, and the evidence that WEINCE's gate gets."""
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
