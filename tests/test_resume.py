@@ -115,7 +115,8 @@ def test_a_plain_trainer_saves_at_a_signal_and_resumes_exactly(signum, tmp_path)
     interrupt = InterruptCheckpoint()
     with pytest.raises(SIGTERMException):
         train(tmp_path / "stopped", extra=[interrupt, Interrupt()])
-    assert interrupt.path == tmp_path / "stopped" / "interrupted.ckpt"
+    assert interrupt.path.name == "interrupted.ckpt"
+    assert interrupt.path.is_relative_to(tmp_path / "stopped")
     assert interrupt.signum == signum
     assert_same(train(tmp_path, interrupt.path), expected, step=2)
 
