@@ -9,8 +9,8 @@ def stratified_split(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Divide the positions of ``labels`` in two, so that every class is divided in the same ratio.
 
-    The second part holds ``round(fraction * n)`` positions; each class gives its share to within
-    one. Equal labels everywhere (unknown labels, -1) make it a plain random split.
+    The second part holds ``round(fraction * n)`` positions, and each class gives about its share;
+    where many classes have few images, larger ones may give more. Equal labels everywhere (unknown labels, -1) make it a plain random split.
 
     Args:
         labels: Class of each image, shape ``(n,)``; -1 (unknown) counts as a class of its own.
