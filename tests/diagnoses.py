@@ -13,7 +13,8 @@ from sklearn.datasets import load_digits
 from weince_lightning.diagnostics import diagnosis as diagnosis_module
 from weince_lightning.diagnostics.diagnosis import Diagnosis, diagnose
 from weince_lightning.diagnostics.embeddings import Embeddings
-from weince_lightning.extremes import nulls
+from weince_lightning.extremes import nulls, threshold
+from weince_lightning.extremes.pareto import anderson_darling
 from weince_lightning.extremes.threshold import fit_stability, fit_threshold
 
 
@@ -21,8 +22,10 @@ from weince_lightning.extremes.threshold import fit_stability, fit_threshold
 def fewer_draws() -> Iterator[None]:
     """Draw less at random: how wide an interval is shows in tests of extremes, and in slow ones."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nulls, "NUM_REPLICATES", 60)
-        for function, draws in ((fit_threshold, 60), (fit_stability, 20)):
+        patch.setattr(nulls, "NUM_REPLICATES", 20)
+        fewer = partial(anderson_darling, num_resamples=60)
+        patch.setattr(threshold, "anderson_darling", fewer)
+        for function, draws in ((fit_threshold, 60), (fit_stability, 10)):
             fewer = partial(function, num_resamples=draws)
             patch.setattr(diagnosis_module, function.__name__, fewer)
         yield

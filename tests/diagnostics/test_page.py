@@ -115,8 +115,14 @@ def test_nothing_points_elsewhere_and_nothing_runs(page, outline):
     assert policy["content"].startswith("default-src 'none'")
 
 
-def test_a_name_from_outside_is_text():
-    outline = Outline(page_of(diagnoses.three(), NASTY))
+@pytest.fixture(scope="module")
+def lacking():
+    """A page with few figures, and a name from outside."""
+    return page_of(diagnoses.three(), NASTY)
+
+
+def test_a_name_from_outside_is_text(lacking):
+    outline = Outline(lacking)
     assert "script" not in outline.texts
     assert outline.texts["title"] == [f"Tail diagnosis of {NASTY}"]
     assert outline.texts["p"][0] == f"Tail diagnosis of {NASTY}"
@@ -169,9 +175,8 @@ def test_the_page_says_how_it_was_computed(page):
     assert rows["seed"] == "0"
 
 
-def test_what_is_not_drawn_is_named_with_the_reason(page):
+def test_what_is_not_drawn_is_named_with_the_reason(page, lacking):
     assert "Not drawn" not in page
-    lacking = page_of(diagnoses.three())
     outline = Outline(lacking)
     assert "Not drawn: exceedances, link, mean excess, quantiles, stability" in lacking
     assert "none lies above the threshold" in outline.texts["p"][1]
