@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from cases import few
 from sklearn.neighbors import KNeighborsClassifier
 
 from weince_lightning.evaluation import KNNSettings, evaluate
 from weince_lightning.functional.splits import stratified_split
 
 
-@pytest.mark.parametrize("temperature", [0.1, 1.0])
+@pytest.mark.parametrize("temperature", few([0.1, 1.0]))
 def test_votes_are_those_of_scikit_learn(digits, temperature):
     features, labels, *test = digits
     settings = KNNSettings(temperature=temperature)

@@ -21,9 +21,15 @@ def project(images):
     return images + 1.0
 
 
-def test_means_are_over_the_batches_that_are_read():
-    single = [loss_profile(NTXentLoss(0.2), project, [batch]) for batch in batches([256] * 4)]
-    profile = loss_profile(NTXentLoss(0.2), project, batches([256] * 4), num_batches=3)
+@pytest.fixture
+def small_batches(monkeypatch):
+    """A quarter of the usual size."""
+    monkeypatch.setattr("weince_lightning.evaluation.loss_profile.BATCH_SIZE", 64)
+
+
+def test_means_are_over_the_batches_that_are_read(small_batches):
+    single = [loss_profile(NTXentLoss(0.2), project, [batch]) for batch in batches([64] * 4)]
+    profile = loss_profile(NTXentLoss(0.2), project, batches([64] * 4), num_batches=3)
     mean = sum(one["hardest"] for one in single[:3]) / 3
     assert profile["hardest"] == pytest.approx(mean)
     assert profile["effective_temperature"] == pytest.approx(0.2, rel=1e-3)
@@ -79,14 +85,14 @@ def test_profile_is_plain_numbers():
     assert json.loads(json.dumps(profile)) == profile
 
 
-def test_the_size_of_the_batches_does_not_matter():
-    views = [list(torch.randn(2, 600, 8, generator=torch.Generator().manual_seed(0)))]
+def test_the_size_of_the_batches_does_not_matter(small_batches):
+    views = [list(torch.randn(2, 150, 8, generator=torch.Generator().manual_seed(0)))]
     cut = [(list(part), None) for part in zip(*(v.split(37) for v in views[0]), strict=True)]
     whole = loss_profile(WEINCELoss(), project, [(views[0], None)])
     assert loss_profile(WEINCELoss(), project, cut) == whole
     halves = [
-        loss_profile(WEINCELoss(), project, [([view[i : i + 256] for view in views[0]], None)])
-        for i in (0, 256)  # what is left over, 88 samples, is no batch
+        loss_profile(WEINCELoss(), project, [([view[i : i + 64] for view in views[0]], None)])
+        for i in (0, 64)  # what is left over, 22 samples, is no batch
     ]
     mean = sum(half["effective_temperature"] for half in halves) / 2
     assert whole["effective_temperature"] == pytest.approx(mean)

@@ -100,3 +100,9 @@ def over_seeds(accuracy, spread=0.03):
 @pytest.fixture
 def sweep(tmp_path):
     return SweepFolder(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def unchanged(tmp_path_factory):
+    """The folder as it is written; nobody may change a result."""
+    return SweepFolder(tmp_path_factory.mktemp("unchanged"))

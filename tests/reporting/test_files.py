@@ -25,6 +25,12 @@ def report_of(sweep, **options):
     return {file.suffix[1:]: file.read_text(encoding="utf-8") for file in files[:4]}
 
 
+@pytest.fixture(scope="module")
+def report(unchanged):
+    """Texts by suffix of the report on the folder as it is."""
+    return report_of(unchanged)
+
+
 def rows_of(markdown, first):
     """Cells of the tables' rows that begin with a cell."""
     rows = [line for line in markdown.splitlines() if line.startswith(f"| {first} ")]
@@ -35,8 +41,8 @@ def section(markdown, title):
     return markdown.partition(f"## {title}\n")[2].partition("\n## ")[0]
 
 
-def test_the_main_table_gives_per_cent_beside_differences_and_the_paper(sweep):
-    main = report_of(sweep)["md"].partition("## ")[0]
+def test_the_main_table_gives_per_cent_beside_differences_and_the_paper(report):
+    main = report["md"].partition("## ")[0]
     # Means and half-widths as worked out in test_comparison.py; kNN is 10 points lower.
     assert rows_of(main, "arm")[0] == (
         ["arm", "configuration", "linear test", "difference", "paper", "kNN(50) test", "difference"]
@@ -66,8 +72,8 @@ def test_the_main_table_gives_per_cent_beside_differences_and_the_paper(sweep):
     ]
 
 
-def test_the_page_says_how_to_read_it(sweep):
-    page = report_of(sweep)["md"]
+def test_the_page_says_how_to_read_it(report):
+    page = report["md"]
     assert "mean ± half-width of the 95 % t-interval over 3 encoder seeds" in page
     assert "Differences to InfoNCE are paired by seed" in page
     assert "2 comparisons" in page
@@ -94,15 +100,15 @@ def test_all_configurations_are_listed_with_validation_and_test(sweep):
     assert len(rows_of(listed, "WEINCE")) == 1
 
 
-def test_further_metrics_stand_beside_the_papers(sweep):
-    further = section(report_of(sweep)["md"], "Further metrics")
+def test_further_metrics_stand_beside_the_papers(report):
+    further = section(report["md"], "Further metrics")
     recall, gradient = rows_of(further, "WEINCE")
     assert recall == ["WEINCE", "35.00 ± 6.57 / 42.94 ± 0.20"]
     assert gradient == ["WEINCE", "0.25 ± 0"]  # no accuracy: as it is
 
 
-def test_what_is_missing_or_strange_is_named(sweep):
-    assert "Nothing." in section(report_of(sweep)["md"], "Missing and strange")
+def test_what_is_missing_or_strange_is_named(report, sweep):
+    assert "Nothing." in section(report["md"], "Missing and strange")
     sweep.file("weince", "default", 21).unlink()
     sweep.file("weince", "default", 63).write_text("{", encoding="utf-8")
     report = report_of(sweep)
@@ -141,8 +147,8 @@ def test_without_a_sweep_file_the_page_says_so_and_has_no_differences(sweep):
     assert json.loads(report["json"])["baseline"] is None
 
 
-def test_settings_are_shown_and_those_that_differ_are_named(sweep):
-    settings = section(report_of(sweep)["md"], "Settings")
+def test_settings_are_shown_and_those_that_differ_are_named(report, sweep):
+    settings = section(report["md"], "Settings")
     for line in ("- linear.epochs: 100", "- data.dataset: digits", "- fit.epochs: 2"):
         assert line in settings
     assert "Encoder seeds: 7, 21, 63." in settings
@@ -158,8 +164,8 @@ def test_settings_are_shown_and_those_that_differ_are_named(sweep):
     assert line in json.loads(report["json"])["problems"]
 
 
-def test_json_holds_every_configuration_in_fractions(sweep):
-    record = json.loads(report_of(sweep)["json"])
+def test_json_holds_every_configuration_in_fractions(report):
+    record = json.loads(report["json"])
     assert (record["command"], record["select"]) == (COMMAND, "linear.val_top1")
     assert (record["baseline"], record["comparisons"]) == ("infonce", 2)
     infonce, weince = record["arms"]["infonce"], record["arms"]["weince"]

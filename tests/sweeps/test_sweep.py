@@ -11,6 +11,7 @@ import sys
 
 import pytest
 import torch
+from cases import few
 from sweep_folders import LAST, LAYER, RUNS, SWEEP, TAILS
 
 from weince_lightning.cli import main
@@ -145,20 +146,22 @@ def test_added_seeds_are_run_and_the_others_kept(again, sweep):
 
 @pytest.mark.parametrize(
     ("parts", "named"),
-    [
-        (
-            {"options": {"model.learning_rate": 0.1}},
-            "nothing where the plan has --model.learning_rate=0.1. Give another --output, or "
-            "delete sweeps/small/results/infonce/default/seed_7.json and "
-            "sweeps/small/runs/infonce/default/seed_7 to run it again",
-        ),
-        (
-            {"evaluation": {"linear.epochs": 3}},
-            "--linear.epochs=2 --linear.seeds=[1] --knn.seeds=[1] --knn.k=10 where the plan has "
-            "--linear.epochs=3. Give another --output, or delete "
-            "sweeps/small/results/infonce/default/seed_7.json to run it again",
-        ),
-    ],
+    few(
+        [
+            (
+                {"options": {"model.learning_rate": 0.1}},
+                "nothing where the plan has --model.learning_rate=0.1. Give another --output, or "
+                "delete sweeps/small/results/infonce/default/seed_7.json and "
+                "sweeps/small/runs/infonce/default/seed_7 to run it again",
+            ),
+            (
+                {"evaluation": {"linear.epochs": 3}},
+                "--linear.epochs=2 --linear.seeds=[1] --knn.seeds=[1] --knn.k=10 where the plan "
+                "has --linear.epochs=3. Give another --output, or delete "
+                "sweeps/small/results/infonce/default/seed_7.json to run it again",
+            ),
+        ]
+    ),
 )
 def test_results_of_another_plan_are_not_taken(again, sweep, parts, named):
     before = stamps(again)
