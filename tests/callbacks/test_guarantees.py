@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from cases import few
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
@@ -57,7 +58,7 @@ def train(make_trainer, make_module, make_data, tmp_path):
     return run
 
 
-@pytest.mark.parametrize("monitors", MONITORS)
+@pytest.mark.parametrize("monitors", few(MONITORS, -2, -1))
 def test_training_is_bit_identical_with_and_without(monitors, train):
     module, trainer, streams = train([])
     watched_module, watched_trainer, watched_streams = train(MONITORS[monitors]())

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import few
 from jsonargparse import ArgumentParser
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -183,7 +184,7 @@ def test_a_fast_development_run_reads_the_first_batches_only(make_trainer, make_
     assert trainer.callback_metrics["knn/top1_k5"] == wanted.accuracy[1]
 
 
-@pytest.mark.parametrize("precision", ["64-true", "bf16-true", "bf16-mixed"])
+@pytest.mark.parametrize("precision", few(["64-true", "bf16-true", "bf16-mixed"], 1))
 def test_every_precision_works(precision, make_trainer, make_module, make_data):
     trainer = make_trainer(callbacks=[KNNMonitor()], precision=precision)
     trainer.validate(make_module(), make_data(), verbose=False)
@@ -241,7 +242,7 @@ def test_yaml_can_name_the_splits():
     assert (monitor.bank, monitor.queries) == ("train", None)
 
 
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "64-true"])
+@pytest.mark.parametrize("precision", few(["32-true", "bf16-mixed", "64-true"], 0, 1))
 def test_a_reloaded_checkpoint_gets_the_same_number_to_the_last_digit(
     precision, make_trainer, make_module, make_data, tmp_path
 ):

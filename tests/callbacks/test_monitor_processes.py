@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import few
 from monitor_processes import FAR, fit
 from processes import run_ranks
 
@@ -23,7 +24,7 @@ def ranks(tmp_path_factory):
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 
-@pytest.mark.parametrize(("case", "max_samples"), [("all", 100), ("some", 12)])
+@pytest.mark.parametrize(("case", "max_samples"), few([("all", 100), ("some", 12)], -1))
 def test_the_geometry_is_that_of_one_process(ranks, case, max_samples):
     whole = fit(1, max_samples)["metrics"]
     names = {name for name in whole if name.startswith("geometry")}

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from cases import few
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.nn.functional import linear
@@ -385,7 +386,7 @@ def test_without_any_label_it_warns_once_and_logs_nothing(make_trainer, make_mod
     assert not weights(probe)[0].any()
 
 
-@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "64-true"])
+@pytest.mark.parametrize("precision", few(["bf16-mixed", "bf16-true", "64-true"], 1))
 def test_the_probe_stays_in_float32(precision, make_trainer, make_module, make_data):
     probe = OnlineLinearProbe(4)
     trainer = make_trainer(callbacks=[probe], precision=precision, max_epochs=2)

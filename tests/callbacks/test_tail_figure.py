@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from cases import few
 from matplotlib.text import Text
 
 from weince_lightning.callbacks.tail.figure import AnchorTail, TailPicture, draw_tails
@@ -217,14 +218,19 @@ def test_the_lines_are_the_fits_of_the_points_that_count():
 
 @pytest.mark.parametrize(
     "tails",
-    [
-        [],
-        [tail_of([0.3], 0)],
-        [tail_of([0.2, 0.3, 0.4], 2)],
-        [tail_of([0.5] * 32, 31, beta_hat=0.0)],
-        [tail_of(0.5 + 1e-12 * np.arange(32), 31)],
-        [tail_of([1e-6] * 16 + [2.0] * 16, 31)],
-    ],
+    few(
+        [
+            [],
+            [tail_of([0.3], 0)],
+            [tail_of([0.2, 0.3, 0.4], 2)],
+            [tail_of([0.5] * 32, 31, beta_hat=0.0)],
+            [tail_of(0.5 + 1e-12 * np.arange(32), 31)],
+            [tail_of([1e-6] * 16 + [2.0] * 16, 31)],
+        ],
+        0,
+        1,
+        -1,
+    ),
     ids=["none", "one point", "two points", "constant", "almost constant", "two heaps"],
 )
 def test_degenerate_tails_are_drawn_without_a_warning(tails, recwarn):

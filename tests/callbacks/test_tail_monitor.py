@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tail_processes
 import torch
+from cases import few
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
@@ -462,6 +463,7 @@ def test_on_other_steps_no_tensor_is_touched(make_trainer, make_module, make_dat
     assert len(by_step) == 9
 
 
+@pytest.mark.slow
 def test_training_with_the_figure_is_bit_identical(make_trainer, make_encoder, make_data, tmp_path):
     def train(callbacks):
         torch.manual_seed(3)
@@ -495,7 +497,7 @@ def test_without_a_logger_the_figure_goes_to_the_root_folder(
     assert figures_below(folder) == ["epoch=0-step=3.png", "epoch=1-step=6.png"]
 
 
-@pytest.mark.parametrize("has_logger", [True, False])
+@pytest.mark.parametrize("has_logger", few([True, False]))
 def test_a_validation_alone_draws_the_figure_where_there_are_logs(
     has_logger, make_trainer, make_encoder, make_data, tmp_path
 ):
@@ -642,7 +644,7 @@ def test_every_n_steps_below_one_is_refused():
         TailMonitor(every_n_steps=0)
 
 
-@pytest.mark.parametrize("layout", ["views", "pairs"])
+@pytest.mark.parametrize("layout", few(["views", "pairs"]))
 def test_the_tail_of_the_validation_samples_is_fitted_once_per_epoch(
     make_trainer, make_module, make_data, layout
 ):

@@ -1,9 +1,11 @@
 import random
 import re
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
+from cases import few
 from lightly.transforms import SimCLRTransform
 from lightning.pytorch import LightningModule, Trainer, seed_everything
 from lightning.pytorch.cli import LightningCLI
@@ -273,8 +275,9 @@ def test_fixed_views_differ_between_views_images_and_seeds():
         assert len(column.unique()) > 0.99 * len(column)
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("kind", ["val", "test", "bank"])
+@pytest.mark.parametrize(
+    ("num_workers", "kind"), few(product((0, 2), ("val", "test", "bank")), 1, 2, 3)
+)
 def test_fixed_loaders_leave_the_global_random_numbers_untouched(num_workers, kind):
     data = VisionData("digits", num_workers=num_workers)
     loader = {
@@ -289,7 +292,7 @@ def test_fixed_loaders_leave_the_global_random_numbers_untouched(num_workers, ki
     assert random.getstate() == before[2]
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", few([0, 2], 1))
 def test_training_views_repeat_after_seed_everything(num_workers):
     data = VisionData("digits", transforms=noise, num_workers=num_workers)
     epochs = []
@@ -307,7 +310,7 @@ def test_workers_draw_different_random_numbers_from_every_generator():
         assert len(column.unique()) > 0.99 * len(column)
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", few([0, 2]))
 def test_training_with_a_trainer_repeats_bit_for_bit(num_workers):
     weights = []
     for _ in range(2):

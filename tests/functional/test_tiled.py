@@ -268,11 +268,11 @@ class Sizes(TorchDispatchMode):
 @pytest.mark.parametrize("layout", few(["views", "pairs", "queries"], 0))
 def test_no_tensor_is_larger_than_block_times_candidates(name, layout, threads):
     threads(1)  # it is this thread's operations that are recorded
-    inputs = batch(500, "ids")
-    candidates = 1000 if layout == "views" else 500
+    inputs = batch(200, "ids")
+    candidates = 400 if layout == "views" else 200
     with Sizes() as sizes:
         LOSSES[name](layout=layout, block_size=20)(**inputs).backward()
-    # The embeddings of 2 x 500 x 8 are smaller.
+    # The embeddings of 2 x 200 x 8 are smaller.
     assert sizes.largest <= 20 * candidates
 
 
@@ -280,14 +280,14 @@ def test_no_tensor_is_larger_than_block_times_candidates(name, layout, threads):
 @pytest.mark.parametrize("kept", ["queue_size", "memory_bank_size"])
 def test_no_tensor_is_larger_than_block_times_candidates_and_keys(name, kept, threads):
     threads(1)
-    loss = LOSSES[name](layout="pairs", block_size=20, **{kept: 1000})
+    loss = LOSSES[name](layout="pairs", block_size=20, **{kept: 400})
     for step in range(3):
-        inputs = batch(500, "ids", step=step)
+        inputs = batch(200, "ids", step=step)
         with Sizes() as sizes:
             loss(**inputs).backward()
-        candidates = min(500 * step, 1000) + (500 if kept == "queue_size" else 1)
-        # The embeddings of 2 x 500 x 8 are smaller, but for those of an empty bank.
-        assert sizes.largest <= max(20 * candidates, 2 * 500 * 8)
+        candidates = min(200 * step, 400) + (200 if kept == "queue_size" else 1)
+        # The embeddings of 2 x 200 x 8 are smaller, but for those of an empty bank.
+        assert sizes.largest <= max(20 * candidates, 2 * 200 * 8)
 
 
 def test_without_gradient_none_is_computed(threads):
