@@ -149,7 +149,7 @@ def test_the_command_is_the_function(first, checkpoint, tmp_path):
 
 
 def test_a_data_module_built_in_python_gives_the_same_numbers(first, checkpoint):
-    data = VisionData("digits", batch_size=32)
+    data = VisionData("digits", batch_size=32, image_size=8)
     found = evaluate_checkpoint(checkpoint, data, linear=None, knn=QUICK_SETTINGS[1])
     assert numbers(found) == {"knn": results(first[0])["knn"]}
     assert found["settings"]["data"]["init_args"]["batch_size"] == 32

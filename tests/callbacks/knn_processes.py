@@ -78,7 +78,7 @@ def extract(module: Module, loader: Any) -> dict[str, Any]:
     seen: list[int] = []
     hook = module.encoder.register_forward_hook(lambda *call: seen.append(len(call[2])))
     before = [buffer.clone() for buffer in module.buffers()]
-    features, labels = extract_features(module, loader, distributed)
+    features, labels = extract_features(module, loader, is_shared=True)
     hook.remove()
     return {
         "features": features,

@@ -307,7 +307,8 @@ def test_line_in_another_encoding_is_named(files, name, stage):
 def test_byte_order_marks_change_nothing(files):
     def batches():
         data = SentenceData(**files)
-        return [*data.val_dataloader(), *data.predict_dataloader()]
+        loaders = [*data.val_dataloader(), data.predict_dataloader()]
+        return [[*loader] for loader in loaders]
 
     files["predict_file"] = files["train_file"]
     expected = batches()

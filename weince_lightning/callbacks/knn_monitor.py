@@ -9,7 +9,6 @@ from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch.utils.data import DataLoader
 
-from weince_lightning import distributed
 from weince_lightning.checks import check_integer, check_number
 from weince_lightning.evaluation.features import RECALL_AT, knn_scores
 from weince_lightning.functional.neighbours import NoLabelError
@@ -109,7 +108,9 @@ class KNNMonitor(Callback):
             with isolate_rng():
                 bank = self._batches(trainer, self.bank)
                 queries = self._batches(trainer, split if self.queries is None else self.queries)
-                scores = knn_scores(pl_module, bank, queries, self.k, self.temperature, distributed)
+                scores = knn_scores(
+                    pl_module, bank, queries, self.k, self.temperature, is_shared=True
+                )
         except NoLabelError as error:
             self._warn_once(error)
             return

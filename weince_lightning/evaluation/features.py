@@ -6,7 +6,7 @@ A monitor during training and an evaluation of the checkpoint afterwards call th
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
+from weince_lightning.distributed import gather, rank, shared_counts, world_size
 from weince_lightning.functional.neighbours import NeighbourScores, neighbour_scores
 
 RECALL_AT = (1, 2, 5, 10, 20, 50)
@@ -27,24 +28,8 @@ _ROWS_EXCHANGED = 8192
 """Rows of a process that are on the device at once while processes exchange features."""
 
 
-class Processes(Protocol):
-    """Processes that share the work: the module :mod:`weince_lightning.distributed` is them."""
-
-    def world_size(self) -> int:
-        """Count the processes."""
-
-    def rank(self) -> int:
-        """Return the place of this process."""
-
-    def shared_counts(self, counts: Sequence[int], device: torch.device) -> list[list[int]]:
-        """Tell every process the counts of each, in the order of the ranks."""
-
-    def gather(self, tensor: Tensor, sizes: Sequence[int] | None = None) -> Tensor:
-        """Concatenate the rows of all processes in the order of their ranks."""
-
-
 def extract_features(
-    model: nn.Module, batches: Iterable[Any], processes: Processes | None = None
+    model: nn.Module, batches: Iterable[Any], is_shared: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Compute the features of a data set in evaluation mode, without gradient and autocast.
 
@@ -56,9 +41,9 @@ def extract_features(
     Args:
         model: Maps images to features, shape ``(B, features)``.
         batches: ``(images, labels)``, anything after them is ignored.
-        processes: They share the batches, which must be the same on all. Each gets the features of
-            all, to the last bit those of one process, with the buffers (such as the statistics of
-            BatchNorm) of the first.
+        is_shared: Whether all processes of the default group call this with the same batches and
+            share the work. Each gets the features of all, to the last bit those of one process,
+            with the buffers (such as the statistics of BatchNorm) of the first.
 
     Returns:
         Features, shape ``(samples, features)``, float32 or float64, and labels, shape
@@ -73,13 +58,14 @@ def extract_features(
         (tensor([[1., 1., 1., 1.],
                 [1., 1., 1., 1.]]), tensor([3, 4]))
     """
-    rank, world_size = (processes.rank(), processes.world_size()) if processes else (0, 1)
+    is_shared = is_shared and world_size() > 1
+    share = _share(batches, rank(), world_size()) if is_shared else _share(batches, 0, 1)
     device, dtype = _placement(model)
     features: list[Tensor] = []
     labels: list[Tensor] = []
     numbers: list[Tensor] = []
-    with _evaluation(model), _buffers_of_first(model, processes):
-        for number, (images, batch_labels, *_) in _share(batches, rank, world_size):
+    with _evaluation(model), _buffers_of_first(model, is_shared):
+        for number, (images, batch_labels, *_) in share:
             if images.is_floating_point():
                 images = images.to(dtype)
             found = model(images.to(device))
@@ -91,11 +77,11 @@ def extract_features(
             features.append(found.to("cpu", torch.promote_types(found.dtype, torch.float32)))
             labels.append(batch_labels.to("cpu", torch.int64))
             numbers.append(torch.full_like(labels[-1], number))
-    if processes is None or world_size == 1:
-        if not features:
-            raise _no_batch()
-        return torch.cat(features), torch.cat(labels)
-    return _exchange(features, labels, numbers, processes, device)
+    if is_shared:
+        return _exchange(features, labels, numbers, device)
+    if not features:
+        raise _no_batch()
+    return torch.cat(features), torch.cat(labels)
 
 
 def knn_scores(
@@ -104,7 +90,7 @@ def knn_scores(
     queries: Iterable[Any],
     k: Sequence[int],
     temperature: float,
-    processes: Processes | None = None,
+    is_shared: bool = False,
 ) -> NeighbourScores:
     """Score a model by what the nearest bank items tell about the queries.
 
@@ -118,7 +104,7 @@ def knn_scores(
         queries: Batches ``(images, labels)`` whose labels are asked for.
         k: Numbers of neighbours that vote, each at least 1.
         temperature: Temperature of the votes, positive, dimensionless.
-        processes: They share the batches, and each gets the score.
+        is_shared: Whether all processes of the default group share the work; each gets the score.
 
     Returns:
         Accuracy for each ``k``, and recall at each of ``RECALL_AT``.
@@ -127,8 +113,8 @@ def knn_scores(
         NoLabelError: If no query or no bank item has a label.
         ValueError: If there is no batch, or a number is out of its range.
     """
-    bank_features, bank_labels = extract_features(model, bank, processes)
-    features, labels = extract_features(model, queries, processes)
+    bank_features, bank_labels = extract_features(model, bank, is_shared)
+    features, labels = extract_features(model, queries, is_shared)
     return neighbour_scores(
         features.to(_placement(model)[0]), labels, bank_features, bank_labels,
         k, RECALL_AT, temperature,
@@ -158,42 +144,42 @@ def _evaluation(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _buffers_of_first(model: nn.Module, processes: Processes | None) -> Iterator[None]:
+def _buffers_of_first(model: nn.Module, is_shared: bool) -> Iterator[None]:
     """Lend the first process's buffers to the others: its checkpoint holds them.
 
     BatchNorm that is not synchronised has statistics of its own on each process.
     """
-    if processes is None or processes.world_size() == 1:
+    if not is_shared:
         yield
         return
-    sizes = [1] + [0] * (processes.world_size() - 1)
+    sizes = [1] + [0] * (world_size() - 1)
     own = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
         for buffer, _ in own:
-            mine = buffer[None] if processes.rank() == 0 else buffer.new_empty(0, *buffer.shape)
-            buffer.copy_(processes.gather(mine, sizes)[0])
+            mine = buffer[None] if rank() == 0 else buffer.new_empty(0, *buffer.shape)
+            buffer.copy_(gather(mine, sizes)[0])
         yield
     finally:
         for buffer, value in own:
             buffer.copy_(value)
 
 
-def _share(batches: Iterable[Any], rank: int, world_size: int) -> Iterator[tuple[int, Any]]:
-    """Give every so many batches, with their numbers; a loader of torch reads those alone."""
-    numbers = range(rank, 2**63, world_size)
+def _share(batches: Iterable[Any], first: int, step: int) -> Iterator[tuple[int, Any]]:
+    """Give every ``step``-th batch with its number; a loader of torch reads those alone."""
+    numbers = range(first, 2**63, step)
     if (
         type(batches) is not DataLoader
         or isinstance(batches.dataset, IterableDataset)
         or batches.batch_sampler is None  # the data set itself makes batches
     ):
-        return zip(numbers, islice(batches, rank, None, world_size), strict=False)
+        return zip(numbers, islice(batches, first, None, step), strict=False)
     indices: Iterable[Any] = batches.batch_sampler
     size, total = batches.batch_size, len(batches.dataset)  # type: ignore[arg-type]
     if size is not None and _is_of_all(batches.sampler, total):
         indices = [list(range(i, min(i + size, total))) for i in range(0, total, size)]
     loader = DataLoader(
         batches.dataset,
-        batch_sampler=list(indices)[rank::world_size],
+        batch_sampler=list(indices)[first::step],
         num_workers=batches.num_workers,
         collate_fn=batches.collate_fn,
         pin_memory=batches.pin_memory,
@@ -219,14 +205,13 @@ def _exchange(
     features: list[Tensor],
     labels: list[Tensor],
     numbers: list[Tensor],
-    processes: Processes,
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:
     """Put the batches of all processes in order; a process may have none."""
     rows = sum(map(len, features))
     width = features[0].shape[1] if features else 0
     is_double = bool(features) and features[0].dtype == torch.float64
-    counts = processes.shared_counts([rows, width, is_double], device)
+    counts = shared_counts([rows, width, is_double], device)
     sizes = [count[0] for count in counts]
     if not sum(sizes):
         raise _no_batch()
@@ -236,14 +221,14 @@ def _exchange(
     features.clear()
     none = torch.empty(0, dtype=torch.int64)
     about = torch.stack([torch.cat([none, *labels]), torch.cat([none, *numbers])], dim=1)
-    all_labels, all_numbers = processes.gather(about.to(device), sizes).cpu().unbind(1)
+    all_labels, all_numbers = gather(about.to(device), sizes).cpu().unbind(1)
     order = all_numbers.argsort(stable=True)
     place = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order)))
     places = torch.split(place, sizes)
     answer = own.new_empty(len(order), width)
     for start in range(0, max(sizes), _ROWS_EXCHANGED):
         part = slice(start, start + _ROWS_EXCHANGED)
-        found = processes.gather(own[part].to(device), [len(each[part]) for each in places])
+        found = gather(own[part].to(device), [len(each[part]) for each in places])
         answer[torch.cat([each[part] for each in places])] = found.cpu()
     return answer, all_labels[order]
 

@@ -10,7 +10,8 @@ def stratified_split(
     """Divide the positions of ``labels`` in two, so that every class is divided in the same ratio.
 
     The second part holds ``round(fraction * n)`` positions, and each class gives about its share;
-    where many classes have few images, larger ones may give more. Equal labels everywhere (unknown labels, -1) make it a plain random split.
+    where many classes have few images, larger ones may give more. Equal labels everywhere (unknown
+    labels, -1) make it a plain random split.
 
     Args:
         labels: Class of each image, shape ``(n,)``; -1 (unknown) counts as a class of its own.

@@ -151,7 +151,7 @@ class ContrastiveLoss(nn.Module, ABC):
         """
         views = self._gather(z0, z1, ids, negatives)
         # Half precision cannot hold the shortfalls: the endpoint's 1 - 1e-6 rounds to 1.
-        with _without_autocast(z0.device.type):
+        with without_autocast(z0.device.type):
             groups, counts = self._build(views)
             tau = self.temperature if temperature is None else check_temperature_tensor(temperature)
             terms = self._evaluate(groups, counts, len(counts) / sum(counts), tau)
@@ -199,7 +199,7 @@ class ContrastiveLoss(nn.Module, ABC):
             (torch.Size([8, 8]), [4, 5, 6, 7, 0, 1, 2, 3])
         """
         views = self._gather(z0, z1, ids, negatives)
-        with _without_autocast(z0.device.type):
+        with without_autocast(z0.device.type):
             return self._build(views)
 
     def _gather(
@@ -309,7 +309,7 @@ class ContrastiveLoss(nn.Module, ABC):
         return f"temperature={self.temperature}, layout={self.layout!r}"
 
 
-def _without_autocast(device: str) -> AbstractContextManager[None]:
+def without_autocast(device: str) -> AbstractContextManager[None]:
     """Switch autocast off; where it is off, entering its context is not free either."""
     exists = torch.amp.is_autocast_available(device)
     is_on = exists and torch.is_autocast_enabled(device)

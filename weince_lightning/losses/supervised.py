@@ -8,7 +8,7 @@ from torch import Tensor
 from weince_lightning.distributed import gather, world_size
 from weince_lightning.functional.inputs import check_labelled
 from weince_lightning.functional.layouts import Labelled, build_labelled_candidates
-from weince_lightning.losses.base import ContrastiveLoss, _without_autocast
+from weince_lightning.losses.base import ContrastiveLoss, without_autocast
 from weince_lightning.losses.exchange import gather_labelled
 from weince_lightning.losses.results import ContrastiveTerms
 
@@ -72,7 +72,7 @@ class SupervisedLoss(ContrastiveLoss, ABC):
         sizes = [len(embeddings)]
         if self.gather_distributed and world_size() > 1:
             batch, sizes = gather_labelled(batch)
-        with _without_autocast(embeddings.device.type):
+        with without_autocast(embeddings.device.type):
             group = build_labelled_candidates(batch).counted()
             # All with its label, itself aside, are no negatives.
             count = (group.count_negatives() < group.max_negatives).sum()

@@ -171,7 +171,7 @@ def _found_sweep(runs: Sequence[RunResult]) -> Sweep:
         points = {run.point: run.record["point"] for run in runs if run.arm == arm}
         in_order = {name: points[name] for name in in_order_of_numbers(points)}
         arms[arm] = Arm(arm, arm, [], {}, {}, in_order)
-    return Sweep([], {}, sorted({run.seed for run in runs}), None, arms, {}, {})
+    return Sweep([], {}, tuple(sorted({run.seed for run in runs})), None, arms, {}, {})
 
 
 def in_order_of_numbers(names: Iterable[str]) -> list[str]:

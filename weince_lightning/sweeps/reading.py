@@ -143,13 +143,13 @@ def _options(where: str, content: Any) -> dict[str, Any]:
     return options
 
 
-def _seeds(content: Any) -> list[int]:
+def _seeds(content: Any) -> tuple[int, ...]:
     is_list = isinstance(content, list) and content
     if not is_list or not all(type(seed) is int and 0 <= seed < 2**32 for seed in content):
         raise SweepError(f"seeds must be a list of integers in [0, 2**32), got {content!r}.")
     if repeated := _repeated(content):
         raise SweepError(f"seeds must hold no seed twice, got {repeated[0]}.")
-    return list(content)
+    return tuple(content)
 
 
 def _paper(content: Any, arms: Mapping[str, Arm]) -> dict[str, dict[str, PaperNumber]]:

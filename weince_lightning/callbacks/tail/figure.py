@@ -148,7 +148,7 @@ def _draw_shares(axes: Axes, picture: TailPicture) -> None:
         (0.2, "WEINCE", _WEINCE, picture.weince_shares),
     ):
         bars = axes.bar(place + side, 100 * values, 0.38, color=color, label=name)
-        axes.bar_label(bars, fmt="%.3g", fontsize="small", padding=1)
+        axes.bar_label(bars, fmt="%.3g", fontsize=8, padding=1)
     axes.set_xticks(place, [f"{100 * part:g} %" for part in picture.hardest])
     axes.set_xlabel("hardest part of the negatives")
     axes.set_ylabel("share of the gradient in %")
