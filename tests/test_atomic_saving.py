@@ -1,47 +1,39 @@
 """A process that is killed while it saves leaves a checkpoint that can be read."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from cases import few
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
+from processes import TESTS, run_python
 
 from weince_lightning.checkpoints.saving import AtomicCheckpointIO, save_atomically
 from weince_lightning.cli.lightning_cli import WeinceCLI
 
-TESTS = Path(__file__).parent
-KILLS = 20
 
-
-@pytest.fixture(scope="module")
-def reports(tmp_path_factory):
+@pytest.fixture(scope="module", params=few([8, 20]), ids="{} kills".format)
+def reports(request, tmp_path_factory):
     """What was left after each of the kills."""
     folder = tmp_path_factory.mktemp("killed")
-    environment = {**os.environ, "PYTHONPATH": str(TESTS.parent)}
+    environment = {}
     memory = Path("/dev/shm")
     if memory.is_dir():
         # Lightning's own way is atomic only where the temporary folder is on the same disk.
         environment["TMPDIR"] = str(memory)
-    finished = subprocess.run(
-        [sys.executable, str(TESTS / "saving_process.py"), str(folder), str(KILLS)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert finished.returncode == 0, finished.stderr
-    return json.loads(finished.stdout.splitlines()[-1])
+    command = (TESTS / "saving_process.py", folder, request.param)
+    output = run_python(*command, environment=environment, timeout=300)
+    found = json.loads(output.splitlines()[-1])
+    assert len(found) == request.param
+    return found
 
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and SIGKILL")
 
 
 def test_every_checkpoint_left_by_a_kill_is_whole(reports):
-    assert len(reports) == KILLS
     for report in reports:
         assert report["files"]
         assert all(isinstance(step, int) for step in report["files"].values()), report

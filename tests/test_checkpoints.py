@@ -160,7 +160,7 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize("name", few(LOSSES, 0, 1, 6, 8, -1))
+@pytest.mark.parametrize("name", few(LOSSES, 1, 6, 8, -1))
 def test_a_module_built_in_python_comes_back_with_its_loss(tmp_path, name):
     module, path = trained(tmp_path, loss=LOSSES[name](), learning_rate=1e-2)
     loaded = ContrastiveModule.load_from_checkpoint(path)
@@ -463,9 +463,10 @@ def moved(tmp_path_factory):
     """A checkpoint of the command, carried away from its run; and what fit printed."""
     folder = tmp_path_factory.mktemp("run")
     layers = ["-c=digits", "-c=loss/weince_released"]
-    output, _ = run(folder, "fit", *layers, *OPTIONS, QUIET)
+    output, _ = run(folder, "fit", *layers, *OPTIONS, QUIET, "--trainer.callbacks=null")
     away = tmp_path_factory.mktemp("away") / "weights.ckpt"
-    shutil.move(folder / "runs/digits/version_0/checkpoints/last.ckpt", away)
+    (written,) = folder.glob("runs/digits/version_0/checkpoints/*.ckpt")
+    shutil.move(written, away)
     shutil.rmtree(folder)
     return away, output
 
@@ -510,7 +511,7 @@ def test_a_checkpoint_of_the_command_loads_in_python(moved, tmp_path):
     assert f"{numbers['val/loss']:.4f}"[:4] == val_loss(moved[1])[:4]
 
 
-@pytest.mark.parametrize("command", ["validate", "fit"])
+@pytest.mark.parametrize("command", few(["validate", "fit"]))
 def test_the_command_refuses_weights_of_another_model_in_one_line(moved, command):
     changes = ("--model.backbone=resnet18", "--trainer.max_epochs=9")
     with pytest.raises(SystemExit) as caught:

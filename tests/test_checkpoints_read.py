@@ -7,6 +7,7 @@ import pytest
 import timm
 import torch
 import torchvision
+from cases import few
 from checkpoint_files import (
     AuthorsSimCLR,
     LightlySimCLR,
@@ -88,7 +89,9 @@ def v1_resnet50():
     return resnet("resnet50", v1_stride=True)
 
 
-@pytest.mark.parametrize("wrap", [lambda encoder: AuthorsSimCLR(encoder, 2048), lambda same: same])
+@pytest.mark.parametrize(
+    "wrap", few([lambda encoder: AuthorsSimCLR(encoder, 2048), lambda same: same])
+)
 def test_the_stride_of_a_resnet50_for_small_images_must_be_given(tmp_path, v1_resnet50, wrap):
     torch.save(wrap(v1_resnet50).state_dict(), tmp_path / "resnet50.tar")
     with pytest.raises(ValueError, match=r"v1_stride must be given for .*resnet50\.tar"):
@@ -96,7 +99,7 @@ def test_the_stride_of_a_resnet50_for_small_images_must_be_given(tmp_path, v1_re
     assert_same_features(load_encoder(tmp_path / "resnet50.tar", v1_stride=True), v1_resnet50)
 
 
-@pytest.mark.parametrize("stem", ["torchvision", "small without max-pool"])
+@pytest.mark.parametrize("stem", few(["torchvision", "small without max-pool"], -1))
 def test_lightlys_simclr_gives_its_encoder_and_head(tmp_path, stem):
     network = torchvision.models.resnet18() if stem == "torchvision" else resnet()
     if stem == "small without max-pool":
@@ -115,6 +118,7 @@ def test_lightlys_simclr_gives_its_encoder_and_head(tmp_path, stem):
     assert read.projection_head["layers.0.weight"].shape == (512, 512)
 
 
+@pytest.mark.slow
 def test_weights_of_torchvisions_resnet50_load_without_an_argument(tmp_path):
     network = scramble(torchvision.models.resnet50())
     torch.save(network.state_dict(), tmp_path / "resnet50.pth")
@@ -123,7 +127,9 @@ def test_weights_of_torchvisions_resnet50_load_without_an_argument(tmp_path):
     assert_same_features(load_encoder(tmp_path / "resnet50.pth"), network)
 
 
-@pytest.mark.parametrize(("name", "size"), [("vit_tiny_patch16_224", 224), ("convnext_atto", 32)])
+@pytest.mark.parametrize(
+    ("name", "size"), few([("vit_tiny_patch16_224", 224), ("convnext_atto", 32)], -1)
+)
 def test_weights_of_timms_models_load_by_name(tmp_path, name, size):
     network = scramble(timm.create_model(name, num_classes=7))
     torch.save(network.state_dict(), tmp_path / "timm.pth")
@@ -160,13 +166,18 @@ def test_a_vision_transformer_is_known_by_its_shapes(tmp_path):
 
 @pytest.mark.parametrize(
     ("backbone", "size", "options"),
-    [
-        ("convnet", 16, None),
-        ("resnet18", 32, {"small_image_stem": False}),
-        ("resnet18_slim", 28, None),
-        ("vit_small", 30, {"patch_size": 8}),
-        ("timm:vit_tiny_patch16_224", 32, {"patch_size": 8}),
-    ],
+    few(
+        [
+            ("convnet", 16, None),
+            ("resnet18", 32, {"small_image_stem": False}),
+            ("resnet18_slim", 28, None),
+            ("vit_small", 30, {"patch_size": 8}),
+            ("timm:vit_tiny_patch16_224", 32, {"patch_size": 8}),
+        ],
+        0,
+        2,
+        -1,
+    ),
 )
 def test_our_checkpoint_says_all_that_is_needed(tmp_path, backbone, size, options):
     module = ContrastiveModule(

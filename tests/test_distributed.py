@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.distributed as dist
+from cases import few
 from processes import meet, spawn
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -157,13 +158,16 @@ def assert_same(found: Tensor, expected: Tensor, tolerance: float, what: str) ->
 
 @pytest.mark.parametrize(
     ("sizes", "dtype"),
-    [
-        ([4, 4], torch.float64),
-        ([4, 3], torch.float64),
-        ([5, 2, 1], torch.float64),
-        ([3, 0, 4], torch.float64),
-        ([4, 3], torch.float32),
-    ],
+    few(
+        [
+            ([4, 4], torch.float64),
+            ([4, 3], torch.float64),
+            ([5, 2, 1], torch.float64),
+            ([3, 0, 4], torch.float64),
+            ([4, 3], torch.float32),
+        ],
+        3,
+    ),
     ids=str,
 )
 def test_ranks_together_equal_one_process_with_the_whole_batch(

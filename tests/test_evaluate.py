@@ -10,6 +10,7 @@ import time
 
 import pytest
 import torch
+from cases import few
 from checkpoint_files import AuthorsSimCLR, LightlySimCLR, resnet, save_with_trainer
 from evaluating_process import OwnData, OwnEncoder
 from lightning.pytorch import Trainer, seed_everything
@@ -66,6 +67,20 @@ def checkpoint(trained, tmp_path):
     return shutil.copy(trained[0], tmp_path / "last.ckpt")
 
 
+@pytest.fixture(scope="module")
+def first(trained, tmp_path_factory):
+    """The same with its evaluation beside it, made once; and what the command printed."""
+    path = shutil.copy(trained[0], tmp_path_factory.mktemp("first") / "last.ckpt")
+    return path, run(path, *QUICK)
+
+
+@pytest.fixture
+def evaluated(first, tmp_path):
+    """A copy of both, for a second evaluation."""
+    shutil.copytree(first[0].parent, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "last.ckpt"
+
+
 @pytest.fixture
 def own_checkpoint(tmp_path):
     """A module whose encoder was built in Python, saved without data."""
@@ -106,8 +121,8 @@ def numbers(found):
     return {part: found[part] for part in ("linear", "knn") if part in found}
 
 
-def test_an_evaluation_is_that_of_the_encoders_features(checkpoint):
-    output = run(checkpoint, *QUICK)
+def test_an_evaluation_is_that_of_the_encoders_features(first):
+    checkpoint, output = first
     module = ContrastiveModule.load_from_checkpoint(checkpoint)
     data = VisionData("digits", image_size=8, val_fraction=0)
     train, test = (
@@ -124,21 +139,19 @@ def test_an_evaluation_is_that_of_the_encoders_features(checkpoint):
     assert "evaluation.json" in output
 
 
-def test_the_command_is_the_function(checkpoint, tmp_path):
-    copy = shutil.copy(checkpoint, tmp_path / "copy.ckpt")
-    run(checkpoint, *QUICK)
+def test_the_command_is_the_function(first, checkpoint, tmp_path):
+    copy = checkpoint.rename(tmp_path / "copy.ckpt")
     found = evaluate_checkpoint(copy, linear=QUICK_SETTINGS[0], knn=QUICK_SETTINGS[1])
     written = json.loads((tmp_path / "copy" / "evaluation.json").read_text())
     assert json.loads(json.dumps(found)) == written
     # The command's data module is built by its parser, the function's from the settings alone.
-    assert written == {**results(checkpoint), "checkpoint": "copy.ckpt"}
+    assert written == {**results(first[0]), "checkpoint": "copy.ckpt"}
 
 
-def test_a_data_module_built_in_python_gives_the_same_numbers(checkpoint):
+def test_a_data_module_built_in_python_gives_the_same_numbers(first, checkpoint):
     data = VisionData("digits", batch_size=32, image_size=8)
     found = evaluate_checkpoint(checkpoint, data, linear=None, knn=QUICK_SETTINGS[1])
-    run(checkpoint, "--linear=null", "--knn.seeds=[1]")
-    assert numbers(found) == numbers(results(checkpoint))
+    assert numbers(found) == {"knn": results(first[0])["knn"]}
     assert found["settings"]["data"]["init_args"]["batch_size"] == 32
 
 
@@ -175,9 +188,8 @@ def test_an_evaluation_opens_the_file_at_most_twice(checkpoint, monkeypatch):
     assert 1 <= len(opened) <= 2
 
 
-def test_the_online_number_is_that_of_the_reloaded_checkpoint(trained, checkpoint):
-    run(checkpoint, "--linear=null", "--knn.seeds=[1]")
-    found = results(checkpoint)["knn"]
+def test_the_online_number_is_that_of_the_reloaded_checkpoint(trained, first):
+    found = results(first[0])["knn"]
     for r in (1, 2, 5, 10, 20, 50):
         online = trained[1][f"knn/recall_at_{r}"].item()
         # The monitor logs in float32.
@@ -207,9 +219,8 @@ def test_a_complete_evaluation_is_not_computed_again(own_checkpoint):
     assert file.stat().st_mtime_ns == before
 
 
-def test_other_settings_are_computed_from_kept_features(checkpoint, monkeypatch):
-    run(checkpoint, *QUICK)
-    first = results(checkpoint)
+def test_other_settings_are_computed_from_kept_features(evaluated, monkeypatch):
+    checkpoint, first = evaluated, results(evaluated)
     monkeypatch.setattr(nn.Conv2d, "forward", None)  # nothing is encoded any more
     run(checkpoint, *QUICK, "--linear.epochs=1")
     assert results(checkpoint)["knn"] == first["knn"]
@@ -229,10 +240,8 @@ def test_a_part_that_is_not_asked_for_stays(checkpoint):
     assert "test_top1_k5" in second["knn"]
 
 
-def test_numbers_that_are_replaced_are_put_aside(checkpoint, tmp_path, capsys):
-    run(checkpoint, *QUICK)
-    first = results(checkpoint)
-    capsys.readouterr()
+def test_numbers_that_are_replaced_are_put_aside(evaluated, tmp_path, capsys):
+    checkpoint, first = evaluated, results(evaluated)
     run(checkpoint, *QUICK, "--knn.k=5")
     assert "evaluation.previous.json now" in capsys.readouterr().err
     aside = json.loads((tmp_path / "last" / "evaluation.previous.json").read_text())
@@ -448,16 +457,23 @@ def test_a_changed_label_of_the_packaged_data_is_known():
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        (("--linear.epochs=0",), "linear.epochs must be at least 1, got 0."),
-        (("--linear.epoch=3",), "Did you mean 'epochs'?"),
-        (("--knn.k=two",), "k: Expected a <class 'int'>. Got value: two"),
-        (("--data.dataset=digit",), "dataset must be one of digits"),
-        (("--linear=null", "--knn=null"), "linear and knn must not both be null"),
-        (("--device=tpu",), "device"),
-        (("-c=no_such_layer",), "-c must name a YAML file or a packaged configuration"),
-        (("--speed=3",), "speed"),
-    ],
+    few(
+        [
+            (("--linear.epochs=0",), "linear.epochs must be at least 1, got 0."),
+            (("--linear.epoch=3",), "Did you mean 'epochs'?"),
+            (("--knn.k=two",), "k: Expected a <class 'int'>. Got value: two"),
+            (("--data.dataset=digit",), "dataset must be one of digits"),
+            (("--linear=null", "--knn=null"), "linear and knn must not both be null"),
+            (("--device=tpu",), "device"),
+            (("-c=no_such_layer",), "-c must name a YAML file or a packaged configuration"),
+            (("--speed=3",), "speed"),
+        ],
+        0,
+        1,
+        3,
+        4,
+        6,
+    ),
 )
 def test_arguments_that_make_no_sense_end_with_status_2(checkpoint, capsys, arguments, message):
     status, said = refusal(capsys, checkpoint, *arguments)

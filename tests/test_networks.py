@@ -25,6 +25,8 @@ FEATURES = {
     "resnet50": 2048,
     "vit_small": 384,
 }
+CHEAP = few(FEATURES, 0, 2, 4)
+"""All names, ResNets of the usual width as slow cases."""
 
 
 class NoisyInEvaluation(nn.Module):
@@ -40,13 +42,13 @@ class NoisyInEvaluation(nn.Module):
 
 
 @pytest.mark.parametrize("image_size", few([32, 64, 96], 0, -1))
-@pytest.mark.parametrize("name", FEATURES)
+@pytest.mark.parametrize("name", CHEAP)
 def test_every_encoder_gives_its_features_at_every_size(name, image_size):
     encoder = build_encoder(name, image_size=image_size)
     assert feature_dimension(encoder, 3, image_size) == FEATURES[name]
 
 
-@pytest.mark.parametrize("name", FEATURES)
+@pytest.mark.parametrize("name", CHEAP)
 @pytest.mark.parametrize("in_channels", few([1, 4], 0))
 def test_every_encoder_takes_other_numbers_of_channels(name, in_channels):
     encoder = build_encoder(name, in_channels=in_channels, image_size=28)
@@ -92,7 +94,7 @@ def test_vit_refuses_a_patch_that_does_not_fit(patch_size):
 
 
 @pytest.mark.parametrize(("image_size", "small"), [(32, True), (64, True), (96, False)])
-@pytest.mark.parametrize("build", [resnet18, resnet50])
+@pytest.mark.parametrize("build", few([resnet18, resnet50]))
 def test_stem_follows_the_image_size(build, image_size, small):
     encoder = build(image_size=image_size)
     assert encoder.conv1.kernel_size == ((3, 3) if small else (7, 7))
@@ -121,7 +123,7 @@ def test_stride_of_resnet50_stands_on_the_convolution_asked_for(options, v1):
 
 
 @pytest.mark.parametrize(
-    ("name", "head"), [("resnet18", "fc."), ("resnet50", "fc."), ("vit_small", "heads.")]
+    ("name", "head"), few([("resnet18", "fc."), ("resnet50", "fc."), ("vit_small", "heads.")])
 )
 def test_weights_load_into_torchvisions_model_and_give_its_features(name, head):
     encoder = build_encoder(name, image_size=96).eval()

@@ -13,8 +13,6 @@ NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
 MOST_CELLS = 15
 LONGEST_FUNCTION = 10
 LARGEST_OUTPUTS = 2**20
-QUICK = ("results",)
-"""It takes seconds; the others simulate or train."""
 
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
@@ -43,16 +41,11 @@ def images(outputs):
 
 
 def test_there_are_notebooks():
-    assert set(QUICK) <= {path.stem for path in NOTEBOOKS}
+    assert {"results"} <= {path.stem for path in NOTEBOOKS}
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else pytest.mark.slow)
-        for path in NOTEBOOKS
-    ],
-)
+@pytest.mark.slow
+@every_notebook
 def test_notebook_runs_in_any_folder_and_leaves_no_file_there(path, tmp_path):
     outputs = run(path, tmp_path)
     assert not list(tmp_path.iterdir())

@@ -67,7 +67,7 @@ def keys_of(loss: nn.Module) -> Tensor:
 @pytest.mark.parametrize("layout", [*LAYOUTS, "bank"])
 @pytest.mark.parametrize("name", ["infonce", "weince"])
 @pytest.mark.parametrize(
-    "extra", few(["", "ids", "late ids", "own", "shared", "ids own", "ids shared"], 1, 2, -1)
+    "extra", few(["", "ids", "late ids", "own", "shared", "ids own", "ids shared"], 2, -1)
 )
 def test_several_steps_equal_the_loop(name, layout, extra):
     size, keys = 20, []
@@ -282,7 +282,7 @@ def test_keys_that_are_not_finite_spoil_their_own_step_alone(mode):
 # Saving and loading
 
 
-@pytest.mark.parametrize("name", few(["infonce", "weince", "released"], 1, -1))
+@pytest.mark.parametrize("name", few(["infonce", "weince", "released"], 1))
 @pytest.mark.parametrize("mode", ["queue_size", "memory_bank_size"])
 def test_a_loaded_loss_goes_on_bit_for_bit(name, mode):
     """A queue of 4096 that is partly filled when it is saved, and overflows later."""
@@ -417,6 +417,8 @@ def test_an_average_of_models_can_be_taken():
 
 # Devices and precision
 
+PLAIN = [(name, mode) for name in ("infonce", "weince", "released") for mode in MODES.values()]
+
 
 @every_mode
 def test_keys_keep_their_precision_in_a_module_of_half_precision(mode):
@@ -455,8 +457,7 @@ def test_precisions_may_change_between_steps(mode):
     assert loss(*double).dtype == torch.float64
 
 
-@pytest.mark.parametrize("name", few(["infonce", "weince", "released"], 1, -1))
-@every_mode
+@pytest.mark.parametrize(("name", "mode"), few(PLAIN, 1, 2), ids=str)
 @pytest.mark.parametrize("block_size", few([None, 3], 1))
 def test_nothing_is_read_from_the_device(name, mode, block_size):
     """A fake tensor has a shape and no numbers: whoever reads one, or counts by one, fails."""

@@ -26,6 +26,7 @@ TESTS = Path(__file__).parent
 SHORT = [
     "fit",
     f"-c={TESTS.parent / 'configs' / 'digits.yaml'}",
+    f"-c={TESTS / 'few_callbacks.yaml'}",
     "--trainer.max_epochs=2",
     "--trainer.limit_train_batches=6",
 ]
@@ -34,9 +35,18 @@ SHORT = [
 # With a Trainer in Python
 
 
-@pytest.fixture(scope="module", params=[0, 2], ids=["in the main process", "in two workers"])
-def whole(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def unstopped(tmp_path_factory):
+    """A training that nothing stopped, and its folder of checkpoints."""
+    folder = tmp_path_factory.mktemp("unstopped")
+    return train(folder), folder
+
+
+@pytest.fixture(scope="module", params=few([0, 2]), ids=["in the main process", "in two workers"])
+def whole(request, unstopped, tmp_path_factory):
     """A training that nothing stopped, its folder of checkpoints and its number of workers."""
+    if not request.param:
+        return *unstopped, 0
     folder = tmp_path_factory.mktemp("whole")
     return train(folder, num_workers=request.param), folder, request.param
 
@@ -89,13 +99,13 @@ def test_a_plain_loader_resumes_exactly_at_the_end_of_an_epoch(tmp_path):
         assert_same(train(tmp_path, tmp_path / f"{place}.ckpt", data=OwnData()), expected, step=3)
 
 
-def test_lightnings_checkpoint_on_sigterm_resumes_exactly(tmp_path):
+def test_lightnings_checkpoint_on_sigterm_resumes_exactly(unstopped, tmp_path):
     class Terminate(Callback):
         def on_train_batch_start(self, trainer, *rest):
             if trainer.global_step == 1:
                 signal.raise_signal(signal.SIGTERM)
 
-    expected = train(tmp_path)
+    expected, _ = unstopped
     folder = tmp_path / "terminated"
     with pytest.raises(SIGTERMException):
         train(folder, extra=[Terminate(), OnExceptionCheckpoint(folder, "terminated")])
@@ -103,14 +113,14 @@ def test_lightnings_checkpoint_on_sigterm_resumes_exactly(tmp_path):
     assert_same(resumed, expected, step=2)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_plain_trainer_saves_at_a_signal_and_resumes_exactly(signum, tmp_path):
+@pytest.mark.parametrize("signum", few([signal.SIGINT, signal.SIGTERM]))
+def test_a_plain_trainer_saves_at_a_signal_and_resumes_exactly(signum, unstopped, tmp_path):
     class Interrupt(Callback):
         def on_train_batch_start(self, trainer, *rest):
             if trainer.global_step == 1:
                 signal.raise_signal(signum)
 
-    expected = train(tmp_path)
+    expected, _ = unstopped
     # Not the last that is given: it makes itself the last.
     interrupt = InterruptCheckpoint()
     with pytest.raises(SIGTERMException):
@@ -121,8 +131,8 @@ def test_a_plain_trainer_saves_at_a_signal_and_resumes_exactly(signum, tmp_path)
     assert_same(train(tmp_path, interrupt.path), expected, step=2)
 
 
-def test_loading_a_model_leaves_the_random_numbers_alone(whole):
-    _, folder, _ = whole
+def test_loading_a_model_leaves_the_random_numbers_alone(unstopped):
+    _, folder = unstopped
     module = make_module()
     before = torch.get_rng_state()
     module.on_load_checkpoint(torch.load(folder / "2 batch.ckpt", weights_only=True))
