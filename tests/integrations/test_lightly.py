@@ -98,7 +98,7 @@ def pipelines(lightning: ModuleType) -> dict[str, type]:
             super().__init__(criterion)
             self.projection_head = NNCLRProjectionHead(512, 64, 32)
             self.prediction_head = NNCLRPredictionHead(32, 64, 32)
-            self.memory_bank = NNMemoryBankModule(size=(128, 32))
+            self.memory_bank = NNMemoryBankModule(size=(256, 32))
 
         def loss(self, x0: Tensor, x1: Tensor) -> Tensor:
             z0, z1 = (self.projection_head(self.backbone(x)) for x in (x0, x1))
@@ -112,7 +112,7 @@ def pipelines(lightning: ModuleType) -> dict[str, type]:
 
 CRITERIA = {
     "SimCLR": lambda cls, **rest: cls(temperature=0.2, **rest),
-    "MoCo": lambda cls, **rest: cls(temperature=0.2, memory_bank_size=(128, 32), **rest),
+    "MoCo": lambda cls, **rest: cls(temperature=0.2, memory_bank_size=(256, 32), **rest),
     "NNCLR": lambda cls, **rest: cls(temperature=0.2, **rest),
 }
 
@@ -127,7 +127,7 @@ def train(
     lightning = importlib.import_module(package)
     lightning.seed_everything(0, verbose=False)
     module = pipelines(lightning)[name](criterion)
-    loader = DataLoader(Digits(), batch_size=64, shuffle=True, drop_last=True)
+    loader = DataLoader(Digits(), batch_size=128, shuffle=True, drop_last=True)
     trainer = lightning.Trainer(
         max_steps=steps, accelerator="cpu", logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, precision=precision,
