@@ -20,12 +20,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from weince_lightning import ContrastiveModule
 from weince_lightning.cli import main
-from weince_lightning.cli.arguments import (
-    UsageError,
-    complete_arguments,
-    find_config,
-    packaged_configs,
-)
+from weince_lightning.cli.arguments import UsageError, complete_arguments, find_config
+from weince_lightning.layers import packaged_configs
 
 SHORT = [
     "--trainer.max_epochs=2",

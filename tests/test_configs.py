@@ -14,11 +14,11 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningCLI
 
 from weince_lightning import ContrastiveModule, WEINCELoss
-from weince_lightning.cli.arguments import find_config, packaged_configs
+from weince_lightning.cli.arguments import find_config
 from weince_lightning.cli.lightning_cli import WeinceCLI
 from weince_lightning.cli.parser import ConciseParser
 from weince_lightning.data import VisionData
-from weince_lightning.layers import as_yaml, merged, read_layers
+from weince_lightning.layers import as_yaml, merged, packaged_configs, read_layers
 
 CONFIGS = packaged_configs()
 LOSSES = [name for name in CONFIGS if name.startswith("loss/")]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from weince_lightning.cli.arguments import packaged_configs
+from weince_lightning.layers import packaged_configs
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

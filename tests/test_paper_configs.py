@@ -10,9 +10,9 @@ import torch
 from cases import few
 from jsonargparse import capture_parser
 
-from weince_lightning.cli.arguments import complete_arguments, find_config, packaged_configs
+from weince_lightning.cli.arguments import complete_arguments, find_config
 from weince_lightning.cli.lightning_cli import WeinceCLI
-from weince_lightning.layers import merged, read_layers
+from weince_lightning.layers import merged, packaged_configs, read_layers
 
 CONFIGS = packaged_configs()
 PAPER = [name for name in CONFIGS if name.startswith("paper/")]

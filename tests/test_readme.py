@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from processes import run_python
 
-from weince_lightning.cli.arguments import packaged_configs
+from weince_lightning.layers import packaged_configs
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -3,8 +3,8 @@
 import pytest
 import yaml
 
-from weince_lightning.cli.arguments import packaged_configs, packaged_sweeps
 from weince_lightning.cli.sweep import find_sweep
+from weince_lightning.layers import packaged_configs, packaged_sweeps
 from weince_lightning.sweeps import SweepError, read_sweep
 
 SMALL = {

@@ -12,8 +12,9 @@ from jsonargparse import capture_parser
 from processes import run_python
 
 from weince_lightning import InfoNCELoss, WEINCELoss
-from weince_lightning.cli.arguments import complete_arguments, find_config, packaged_configs
+from weince_lightning.cli.arguments import complete_arguments, find_config
 from weince_lightning.cli.lightning_cli import WeinceCLI
+from weince_lightning.layers import packaged_configs
 from weince_lightning.module import SentenceModule
 
 pytest.importorskip("transformers")

@@ -9,9 +9,7 @@ from os.path import isfile
 from typing import NoReturn
 
 from weince_lightning.checks import did_you_mean, nearest_words
-from weince_lightning.layers import Layer, parse_layers, read_layers
-from weince_lightning.layers import packaged_configs as packaged_configs
-from weince_lightning.layers import packaged_sweeps as packaged_sweeps
+from weince_lightning.layers import Layer, packaged_configs, parse_layers, read_layers
 from weince_lightning.yaml_files import YAMLFileError
 
 DEFAULT_CONFIG = "digits"

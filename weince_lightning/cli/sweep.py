@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from weince_lightning.cli.arguments import CommandParser, UsageError, packaged_sweeps
+from weince_lightning.cli.arguments import CommandParser, UsageError
 from weince_lightning.cli.sweep_commands import COMMANDS
+from weince_lightning.layers import packaged_sweeps
 from weince_lightning.sweeps import SweepError, list_runs, run_sweep, submit_sweep
 from weince_lightning.sweeps.running import default_output
 
