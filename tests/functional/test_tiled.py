@@ -1,11 +1,15 @@
 """The tiled path against the whole matrix: value, gradient, evidence, memory."""
 
+import re
+import sys
 import threading
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
 from cases import few
+from processes import spawn
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -300,3 +304,29 @@ def test_without_gradient_none_is_computed(threads):
     # whose columns are a block's anchors; none has the 8 features of a gradient.
     products = sorted(columns for name, columns in sizes.columns if name.startswith("mm"))
     assert products == [10, 100]
+
+
+def _peak_is_small(rank: int, name: str, limit: int) -> None:
+    """Fail where a batch of 8,192 anchors needs more MiB; runs in a process of its own."""
+    torch.set_num_threads(1)
+    loss = LOSSES[name]() if name != "weince" else WEINCELoss(gate=TailGate(tail_fraction=0.5))
+
+    def status(field: str) -> int:
+        found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        assert found is not None
+        return int(found[1]) // 1024
+
+    for samples in (8, 4096):
+        views = [v.requires_grad_() for v in torch.randn(2, samples, 4)]
+        before = status("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # the peak so far becomes the present
+        loss(*views).backward()
+    peak = status("VmHWM") - before
+    assert peak < limit, f"{name}: {peak} MiB"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
+@pytest.mark.parametrize("name", ["weince", "arctanh"])
+def test_what_stays_of_a_block_does_not_break_up_the_memory_of_the_next(name):
+    # The matrix has 256 MiB. A block has 4, and a few of its size are needed; by autograd a dozen.
+    spawn(_peak_is_small, (name, 64 if name == "weince" else 140), processes=1)

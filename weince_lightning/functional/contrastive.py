@@ -1,7 +1,7 @@
 """Plain definitions of the losses of each anchor, over the whole similarity matrix."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,8 +16,6 @@ from weince_lightning.functional.links import (
     weibit_logits,
 )
 from weince_lightning.functional.tails import TailFit, fit_tail, smallest, tail_size
-
-Result = TypeVar("Result")
 
 Link = Callable[[Tensor], Tensor]
 """Maps similarities to logits, element by element."""
@@ -46,13 +44,10 @@ class Whole:
         """Walk over the groups' scores."""
         return iter(self._scores)
 
-    def map(self, read: Callable[[Scores, Tensor], Result]) -> list[Result]:
-        """Compute something from the scores of each group, in order.
-
-        Args:
-            read: Gets scores, and a tensor like the similarities with any content that it may use.
-        """
-        return [read(scores, torch.empty_like(scores.similarity)) for scores in self._scores]
+    def fit_tails(self, tail_fraction: float, min_tail_points: int) -> TailFit:
+        """Fit the tail of each anchor, see :func:`read_tail`; the groups in order."""
+        fits = [read_tail(scores, None, tail_fraction, min_tail_points) for scores in self._scores]
+        return TailFit(*(torch.cat(column) for column in zip(*fits, strict=True)))
 
     def losses(
         self, objective: Objective, temperature: float | Tensor, weight: float | Tensor

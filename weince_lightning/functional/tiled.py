@@ -16,15 +16,16 @@ C shared candidates, X per-anchor negatives, D features)::
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from weince_lightning.functional.candidates import Candidates, Scores, compare, score
-from weince_lightning.functional.contrastive import Objective, Result, Whole
+from weince_lightning.functional.contrastive import Objective, Whole, read_tail
 from weince_lightning.functional.fused import Derivatives, differentiate
+from weince_lightning.functional.tails import TailFit
 from weince_lightning.functional.threads import Scratch, count_threads, share
 
 LARGEST_BLOCK = 2**20
@@ -89,22 +90,18 @@ class Tiled:
         for block in self.blocks:
             yield self.score(block, scratch)
 
-    def map(self, read: Callable[[Scores, Tensor], Result]) -> list[Result]:
-        """Compute something from the scores of each block, in order; they have no gradient.
+    def fit_tails(self, tail_fraction: float, min_tail_points: int) -> TailFit:
+        """Fit the tail of each anchor, see :func:`read_tail`; the groups in order."""
 
-        Args:
-            read: Gets scores, and a tensor like the similarities with any content that it may use.
-        """
-
-        def work(blocks: Sequence[_Block], scratch: Scratch) -> list[Result]:
-            found = []
+        def work(blocks: Sequence[_Block], scratch: Scratch) -> list[Tensor]:
+            fits = _Columns(blocks)
             for block in blocks:
                 scores = self.score(block, scratch)
                 spare = scratch.take("spare", scores.similarity.shape, scores.similarity)
-                found.append(read(scores, spare))
-            return found
+                fits.add(*read_tail(scores, spare, tail_fraction, min_tail_points))
+            return fits.columns
 
-        return [result for results in share(work, self.blocks, self.threads) for result in results]
+        return TailFit(*_join(share(work, self.blocks, self.threads)))
 
     def score(self, block: _Block, scratch: Scratch) -> Scores:
         """Compute the scores of a block; the next block of a thread may overwrite them."""
@@ -152,6 +149,38 @@ def choose_block_size(group: Candidates) -> int:
     if blocks >= threads:
         blocks = threads * math.ceil(blocks / threads)
     return math.ceil(size / max(1, blocks)) or 1
+
+
+class _Columns:
+    """What was computed for each anchor of some blocks, in memory that is taken once.
+
+    A small tensor that stays lies among the large ones of its block, and keeps the memory that they
+    leave from being whole again: with thousands of blocks that is more than all else.
+    """
+
+    def __init__(self, blocks: Sequence[_Block]) -> None:
+        self.columns: list[Tensor] = []
+        self._rows = [block.group.num_anchors for block in blocks]
+        self._first = 0
+
+    def add(self, *results: Tensor) -> None:
+        """Keep what was computed for the next block, one value for each of its anchors."""
+        if len(self._rows) == 1:  # nothing follows, and a small batch notices a copy
+            self.columns = list(results)
+            return
+        if not self.columns:
+            self.columns = [each.new_empty(sum(self._rows)) for each in results]
+        last = self._first + len(results[0])
+        for column, each in zip(self.columns, results, strict=True):
+            column[self._first : last] = each
+        self._first = last
+
+
+def _join(parts: Sequence[list[Tensor]]) -> list[Tensor]:
+    """Join the columns of all threads."""
+    if len(parts) == 1:
+        return parts[0]
+    return [torch.cat(column) for column in zip(*parts, strict=True)]
 
 
 class _Gradients:
@@ -206,8 +235,9 @@ class _Gradients:
 class _Found(NamedTuple):
     """Losses and gradients of the blocks of one thread."""
 
-    losses: list[Tensor]
-    of_temperature: list[Tensor]
+    columns: list[Tensor]
+    """The losses alone."""
+    of_temperature: Tensor | None
     of_candidates: dict[int, Tensor]
 
 
@@ -229,7 +259,8 @@ class _TiledLosses(torch.autograd.Function):
         gradients = _Gradients(tiled.groups) if with_gradient else None
 
         def work(blocks: Sequence[_Block], scratch: Scratch) -> _Found:
-            found = _Found([], [], {})
+            losses, of_temperature = _Columns(blocks), None
+            of_candidates: dict[int, Tensor] = {}
             for block in blocks:
                 result = _differentiate(
                     tiled.score(block, scratch),
@@ -240,20 +271,21 @@ class _TiledLosses(torch.autograd.Function):
                     with_gradient,
                     with_temperature,
                 )
-                found.losses.append(result.losses)
-                if result.of_temperature is not None:
-                    found.of_temperature.append(result.of_temperature)
+                losses.add(result.losses)
+                if of_temperature is None:
+                    of_temperature = result.of_temperature
+                elif result.of_temperature is not None:
+                    of_temperature += result.of_temperature
                 if gradients is not None and result.of_similarity is not None:
-                    gradients.add(block, result.of_similarity, found.of_candidates)
-            return found
+                    gradients.add(block, result.of_similarity, of_candidates)
+            return _Found(losses.columns, of_temperature, of_candidates)
 
         parts = share(work, tiled.blocks, tiled.threads)
-        losses = [of_block for part in parts for of_block in part.losses]
-        per_anchor = losses[0] if len(losses) == 1 else torch.cat(losses)
+        (per_anchor,) = _join([part.columns for part in parts])
         ctx.mark_non_differentiable(per_anchor)
         ctx.set_materialize_grads(False)  # zeros for it would be for nothing
         if gradients is not None:
-            of_temperature = [found for part in parts for found in part.of_temperature]
+            of_temperature = [p.of_temperature for p in parts if p.of_temperature is not None]
             # Needed only for a second derivative.
             ctx.groups, ctx.objective, ctx.temperature = tiled.groups, objective, temperature
             ctx.weight = weight

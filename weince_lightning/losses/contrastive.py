@@ -13,14 +13,12 @@ from weince_lightning.functional.contrastive import (
     Whole,
     cross_entropy,
     mixed_losses,
-    read_tail,
     weince,
 )
 from weince_lightning.functional.fused import Blend
 from weince_lightning.functional.gates import reference_hardness
 from weince_lightning.functional.layouts import Layout
 from weince_lightning.functional.shapes import batch_shape
-from weince_lightning.functional.tails import TailFit
 from weince_lightning.functional.tiled import Tiled
 from weince_lightning.losses.links import Link, SoftmaxLink, WeibitLink, check_link
 from weince_lightning.losses.parts import TailGate, TailShape, TopMTerm
@@ -210,14 +208,7 @@ class WEINCELoss(SupervisedLoss):
     @torch.no_grad()
     def _read_tail(self, scores: Whole | Tiled, anchor_counts: list[int]) -> TailEvidence:
         settings = self.gate if isinstance(self.gate, TailGate) else TailGate()
-
-        def read(part: Scores, spare: Tensor) -> TailFit:
-            return read_tail(part, spare, settings.tail_fraction, settings.min_tail_points)
-
-        fits = scores.map(read)
-        fit = fits[0]
-        if len(fits) > 1:
-            fit = TailFit(*(torch.cat(column) for column in zip(*fits, strict=True)))
+        fit = scores.fit_tails(settings.tail_fraction, settings.min_tail_points)
         rho, beta_hat, r_squared = fit.rho, fit.beta_hat, fit.r_squared
         if len(anchor_counts) > 1:
             everyone = gather(torch.stack([rho, beta_hat, r_squared], dim=1), anchor_counts)
