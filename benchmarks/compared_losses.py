@@ -109,7 +109,7 @@ class MemoryForecast:
         self.peaks[name] = samples, peak
 
     def refuse(self, name: str, samples: int) -> str | None:
-        """Say why a loss can not run at a size, or None if it can or was not seen before."""
+        """Say why a loss cannot run at a size, or None if it can or was not seen before."""
         if find_spec(LOSSES[name].package) is None:
             return f"{LOSSES[name].package} is not installed"
         known, peak = self.peaks.get(name, (samples, 0))

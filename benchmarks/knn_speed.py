@@ -2,7 +2,7 @@
 
 faiss brings a copy of OpenBLAS that falls back to its slowest kernels on a processor it does not
 know; unless OPENBLAS_CORETYPE is set, it is told the best ones that the processor can run. The
-matrix product that an exact search can not do without is timed beside them.
+matrix product that an exact search cannot do without is timed beside them.
 """
 
 import argparse

@@ -59,7 +59,7 @@ def probes() -> list[OnlineLinearProbe]:
 
 
 def fit(num_processes: int, max_samples: int) -> dict[str, Any]:
-    """Train for five epochs; 61 and 5 images are validated, which two processes can not share."""
+    """Train for five epochs; 61 and 5 images are validated, which two processes cannot share."""
     torch.manual_seed(0)
     watchers = [GeometryMonitor(max_samples), *probes(), TailMonitor(fit_threshold=True)]
     trainer = make_trainer(

@@ -115,7 +115,7 @@ def content(path):
 
 
 def main(folder, kills):
-    torch.set_num_threads(1)  # what has threads can not be forked
+    torch.set_num_threads(1)  # what has threads cannot be forked
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     source, reports = random.Random(0), []

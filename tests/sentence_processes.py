@@ -46,7 +46,7 @@ def validate(*data: Any, num_processes: int = 1, **arguments: Any) -> dict[str, 
 
 
 def validate_odd_numbers(num_processes: int) -> dict[str, float]:
-    """Validate 21 scored pairs and 31 others, which two processes can not share evenly."""
+    """Validate 21 scored pairs and 31 others, which two processes cannot share evenly."""
     generator = torch.Generator().manual_seed(0)
     scored = rows(*draw(generator, 21), torch.rand(21, generator=generator))
     partners = rows(*draw(generator, 31), torch.arange(31))

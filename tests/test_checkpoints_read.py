@@ -34,7 +34,7 @@ from weince_lightning.networks import build_encoder, projection_head
 
 
 class Surprise:
-    """An object of a class that a safe checkpoint can not hold."""
+    """An object of a class that a safe checkpoint cannot hold."""
 
 
 @pytest.fixture(scope="module")

@@ -107,7 +107,7 @@ def test_an_unknown_stride_is_said(folder):
     encoder = resnet("resnet50", v1_stride=True)
     torch.save(AuthorsSimCLR(encoder, 2048).state_dict(), "checkpoint_100.tar")
     text = export("checkpoint_100.tar", "--to", "backbone.pt")
-    assert "Where the stride stands can not be seen" in text
+    assert "Where the stride stands cannot be seen" in text
     assert torch.equal(features(printed_model(text)), features(encoder))
 
 

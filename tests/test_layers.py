@@ -75,8 +75,9 @@ def test_names_are_seen_from_the_file_and_then_packaged_never_from_the_working_f
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("layers: [a.yaml]", r"a.yaml: layers must not lead back to the file itself, got .*a.yaml"),
-        ("x: 1\nlayers: base", r"a.yaml, line 2: layers must be a list .* got 'base'."),
+        ("layers: [a.yaml]", r"a.yaml, line 1: layers must not lead back .*, got .*a.yaml"),
+        ("x: 1\nlayers: base", r"line 2: layers must be a list .* got 'base'. Write layers: \[base\]."),
+        ("layers: [sweeps/digits]", r"a.yaml, line 1: .* a sweep: weince sweep sweeps/digits"),
         (
             "layers: [data/cifar1000]",
             r"a.yaml, line 1: layers must name .*got 'data/cifar1000'. .*'data/cifar100'",
@@ -92,7 +93,7 @@ def test_layers_without_sense_are_refused_in_one_line(folder, text, message):
 
 def test_a_circle_over_two_files_is_refused(folder):
     folder(a="layers: [b.yaml]", b="layers: [a.yaml]")
-    with pytest.raises(YAMLFileError, match=r"a.yaml: layers must not .*a.yaml -> .*b.yaml -> "):
+    with pytest.raises(YAMLFileError, match=r"b.yaml, line 1: layers .*a.yaml -> .*b.yaml -> "):
         read_layers("a.yaml")
 
 

@@ -38,11 +38,11 @@ def test_every_version_has_a_line_and_the_first_is_ours(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"weince {version('weince-lightning')}"
     facts = dict(line.split(": ", 1) for line in lines[1:])
-    libraries = ("lightning", "lightly", "torchvision", "torch")
-    assert [*facts] == ["Python", "platform", *libraries, "devices"]
+    libraries = ("lightning", "lightly", "torchvision", "torchmetrics", "jsonargparse", "numpy")
+    assert [*facts] == ["Python", "platform", *libraries, "torch", "devices"]
     assert facts["Python"].startswith(".".join(map(str, sys.version_info[:3])))
-    assert {name: facts[name] for name in libraries[:3]} == {
-        name: version(name) for name in libraries[:3]
+    assert {name: facts[name] for name in libraries} == {
+        name: version(name) for name in libraries
     }
     assert facts["torch"] == torch.__version__
 
@@ -50,13 +50,13 @@ def test_every_version_has_a_line_and_the_first_is_ours(capsys):
 @pytest.mark.parametrize(
     ("library", "devices"),
     [
-        (fake_torch(), "CPU, 2 threads"),
+        (fake_torch(), "CPU, torch threads: 2"),
         (fake_torch(mps=True), "MPS"),
         (fake_torch(gpus=["A", "B"], cuda="13.0"), "A, B (CUDA 13.0, cuDNN 92400)"),
         (fake_torch(gpus=["A"], hip="7.1"), "A (ROCm 7.1, MIOpen 92400)"),
         (
             fake_torch(cuda="13.0"),
-            "CPU, 2 threads (torch is built for CUDA 13.0, but finds no GPU)",
+            "CPU, torch threads: 2 (torch is built for CUDA 13.0, but finds no GPU)",
         ),
         (
             SimpleNamespace(__version__="2.14.1"),

@@ -79,7 +79,7 @@ def test_an_error_names_file_line_and_mend(text, message):
         ("# model: 1", "my.yaml must hold settings, .* got nothing but comments."),
         ("- a: 1", "my.yaml must hold settings, .* got a list."),
         ("digits", "my.yaml must hold settings, .* got 'digits'."),
-        ("1: 2", "my.yaml: keys must be words, got 1."),
+        ("1: 2", "my.yaml, line 1: keys must be words, got 1."),
     ],
 )
 def test_what_holds_no_settings_is_refused_by_name(text, message):

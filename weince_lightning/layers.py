@@ -61,7 +61,7 @@ def read_layers(path: str | Path) -> list[Layer]:
         >>> [layer.source.stem for layer in read_layers(packaged_configs()["loss/weince_rho"])]
         ['weince', 'weince_rho']
     """
-    return [*_read(Path(path), ())]
+    return [*_read(Path(path), (), "")]
 
 
 def parse_layers(text: str) -> list[Layer]:
@@ -100,11 +100,11 @@ def as_yaml(content: dict[str, Any]) -> str:
     return text
 
 
-def _read(path: Path, above: tuple[Path, ...]) -> Iterator[Layer]:
+def _read(path: Path, above: tuple[Path, ...], where: str) -> Iterator[Layer]:
     place = path.resolve()
     if place in above:
         names = " -> ".join(map(str, (*above, place)))
-        raise YAMLFileError(f"{path}: {KEY} must not lead back to the file itself, got {names}.")
+        raise YAMLFileError(f"{where} must not lead back to a file above, got {names}. Cut one.")
     yield from _expand(read_text(path), path, (*above, place))
 
 
@@ -113,10 +113,11 @@ def _expand(text: str, source: Path | None, above: tuple[Path, ...]) -> Iterator
     names = content.pop(KEY, [])
     where = f"{source or '-c'}, line {lines.pop(KEY, 1)}: {KEY}"
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise YAMLFileError(f"{where} must be a list of names or paths, got {names!r}.")
+        mend = f" Write {KEY}: [{names}]." if isinstance(names, str) else ""
+        raise YAMLFileError(f"{where} must be a list of names or paths, got {names!r}.{mend}")
     for name in names:
         folder = source.parent if source else Path()
-        yield from _read(_find(name, folder, where), above)
+        yield from _read(_find(name, folder, where), above, where)
     yield Layer(source, content, lines)
 
 
@@ -126,6 +127,10 @@ def _find(name: str, folder: Path, where: str) -> Path:
     known, wanted = packaged_configs(), name.removesuffix(".yaml")
     if wanted in known:
         return known[wanted]
+    if wanted in packaged_sweeps():
+        raise YAMLFileError(
+            f"{where} must name settings of a run, got {name!r}, a sweep: weince sweep {name}"
+        )
     raise YAMLFileError(
         f"{where} must name files, seen from {folder}, or packaged configurations, got {name!r}. "
         f"The nearest packaged one is {nearest_words(wanted, known, cutoff=0)[0]!r}."

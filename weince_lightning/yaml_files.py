@@ -105,7 +105,10 @@ def load_settings(text: str, source: str | Path) -> tuple[dict[str, Any], dict[s
     content, lines = _construct(text, source, keeps_blanks=False)
     if isinstance(content, dict):
         if odd := [key for key in content if not isinstance(key, str)]:
-            raise YAMLFileError(f"{source}: keys must be words, got {odd[0]!r}. Quote it.")
+            line = lines.get(str(odd[0]), 1)
+            raise YAMLFileError(
+                f"{source}, line {line}: keys must be words, got {odd[0]!r}. Quote it."
+            )
         return content, lines
     kind = {type(None): "nothing but comments", list: "a list"}.get(type(content), repr(content))
     raise YAMLFileError(

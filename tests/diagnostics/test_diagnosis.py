@@ -223,7 +223,7 @@ def headline(rows):
 @pytest.mark.slow
 def test_the_verdict_tells_structure_from_none():
     generator = np.random.default_rng(0)
-    assert "can not be told from that of Gaussian scores and uniform directions in 256" in headline(
+    assert "cannot be told from that of Gaussian scores and uniform directions in 256" in headline(
         generator.standard_normal((1500, 256))
     )
     # Few dimensions end at 1 by geometry.

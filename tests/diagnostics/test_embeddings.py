@@ -1,4 +1,4 @@
-"""Embeddings are looked at once, wherever they lie, and what can not be used is refused."""
+"""Embeddings are looked at once, wherever they lie, and what cannot be used is refused."""
 
 import re
 

@@ -162,7 +162,7 @@ def test_the_gradient_has_the_gradient_of_the_whole_matrix(name):
 @pytest.mark.parametrize(
     ("name", "layout"), few([("infonce", "views"), ("weince", "views"), ("released", "pairs")], 1)
 )
-@pytest.mark.filterwarnings("error:.*lru_cache")  # of which people can not do anything
+@pytest.mark.filterwarnings("error:.*lru_cache")  # of which people cannot do anything
 def test_a_compiled_loss_gives_the_same(name, layout):
     inputs = batch(9, "")
     found = torch.compile(LOSSES[name](layout=layout), backend="eager")(**inputs)

@@ -201,7 +201,7 @@ def test_a_damaged_result_is_named(again, sweep):
     (again.output / "results" / f"{RUNS[2]}.json").write_text("{")
     status, said = sweep("small.yaml")
     assert status == 2
-    assert f"results/{RUNS[2]}.json can not be read: delete it to run it again" in said
+    assert f"results/{RUNS[2]}.json cannot be read: delete it to run it again" in said
 
 
 def test_a_run_that_another_sweep_is_at_is_left_alone(work, sweep):

@@ -10,7 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 class EvaluationMonitor(Callback, ABC):
     """Keeps what the batches of a validation or test epoch tell, and logs at its end.
 
-    In the sanity check outputs are read, so that what can not be is refused before training, but
+    In the sanity check outputs are read, so that what cannot be is refused before training, but
     nothing is kept or logged.
     """
 

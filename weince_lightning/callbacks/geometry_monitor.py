@@ -60,7 +60,7 @@ class GeometryMonitor(EvaluationMonitor):
     - ``geometry/hardest_negative_similarity``, an anchor's largest cosine similarity to a negative;
     - ``geometry/information``, an estimate in nats of what a view tells of the other:
       log(candidates) - cross-entropy of the softmax link, whatever the link of the loss, and
-      ``geometry/information_limit``, log(candidates), which it can not exceed.
+      ``geometry/information_limit``, log(candidates), which it cannot exceed.
 
     See :mod:`weince_lightning.functional.geometry` for formulas and papers. What a split is too
     small for is not logged.
@@ -114,7 +114,7 @@ class GeometryMonitor(EvaluationMonitor):
         if with_negatives:
             metrics |= self._candidate_metrics(with_negatives, getattr(pl_module, "loss", None))
         for name, value in metrics.items():
-            # Some come from the CPU, where NCCL can not average them.
+            # Some come from the CPU, where NCCL cannot average them.
             pl_module.log(f"geometry/{name}", value.to(pl_module.device), sync_dist=True)
         if len(split.features) > 1:
             self._warn_of_collapse(split, metrics)

@@ -25,7 +25,7 @@ class InterruptCheckpoint(Callback):
     Weights and optimizer state belong together at the end of a training step only, so a signal
     takes effect there: the checkpoint is written, and the training ends before the next step. Where
     a validation or the end of the epoch comes first, it runs, and one more step, after which the
-    checkpoint is written again: Lightning can not resume between them without losing metrics. The
+    checkpoint is written again: Lightning cannot resume between them without losing metrics. The
     earlier one is there in case the process is killed meanwhile.
 
     The second Ctrl-C ends the training at once. A second SIGTERM does not: clusters may send
@@ -144,7 +144,7 @@ class InterruptCheckpoint(Callback):
             if not self._is_saving:
                 _end_at_once()
         elif signum == signal.SIGINT:
-            # Python's own streams can not be written to while they are being written to.
+            # Python's own streams cannot be written to while they are being written to.
             os.write(2, b"\nweince: stopping after this step; Ctrl-C again stops at once.\n")
 
     def _agree(self, trainer: Trainer) -> bool:

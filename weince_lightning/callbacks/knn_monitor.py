@@ -76,7 +76,7 @@ class KNNMonitor(Callback):
         self._has_warned = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Refuse a data module that can not give the loaders, before anything is trained."""
+        """Refuse a data module that cannot give the loaders, before anything is trained."""
         data: Any = getattr(trainer, "datamodule", None)
         if stage == "predict" or callable(getattr(data, "evaluation_dataloader", None)):
             return

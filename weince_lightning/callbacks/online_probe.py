@@ -273,7 +273,7 @@ class _LinearClassifier:
 
 
 def _check_outputs(outputs: Any) -> None:
-    """Refuse the outputs of a step that the probe can not read."""
+    """Refuse the outputs of a step that the probe cannot read."""
     if not isinstance(outputs, Mapping) or not {"features", "labels"} <= outputs.keys():
         found = sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
         raise TypeError(

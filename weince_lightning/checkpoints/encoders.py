@@ -39,7 +39,7 @@ class EncoderWeights(NamedTuple):
 
     @property
     def unknown(self) -> str | None:
-        """The argument without which the encoder can not be built, if there is one."""
+        """The argument without which the encoder cannot be built, if there is one."""
         if "backbone" not in self.arguments:
             return "backbone"
         # In a module of ours the stride follows from the size of the images.
@@ -64,7 +64,7 @@ def read_encoder(source: str | Path | Checkpoint, **arguments: Any) -> EncoderWe
 
     Raises:
         FileNotFoundError: If there is no such file.
-        CheckpointError: If it can not be read or holds no weights of an encoder of images.
+        CheckpointError: If it cannot be read or holds no weights of an encoder of images.
     """
     checkpoint = open_checkpoint(source)
     path = checkpoint.source
@@ -100,16 +100,16 @@ def load_encoder(
 
     Args:
         source: See :func:`read_encoder`.
-        backbone: The name of the backbone where it can not be found, or a module for its weights.
+        backbone: The name of the backbone where it cannot be found, or a module for its weights.
         **arguments: Further arguments of :func:`weince_lightning.networks.build_encoder`, such as
-            ``v1_stride=True``, where they can not be found or to overrule what was found.
+            ``v1_stride=True``, where they cannot be found or to overrule what was found.
 
     Returns:
         The encoder in evaluation mode, on the CPU.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        CheckpointError: If it can not be read, or its weights are not those of the backbone.
+        CheckpointError: If it cannot be read, or its weights are not those of the backbone.
         ValueError: If it does not tell what is needed to build the encoder, or an argument is
             wrong.
 

@@ -119,7 +119,7 @@ def _model(weights: EncoderWeights, encoder: nn.Module | None) -> tuple[str, lis
     )
     if weights.unknown == "v1_stride":
         about += (
-            "\nWhere the stride stands can not be seen in them: v1_stride=True on the 1x1 "
+            "\nWhere the stride stands cannot be seen in them: v1_stride=True on the 1x1 "
             "convolutions, as the paper says;\nFalse on the 3x3 ones, as in torchvision, whose "
             "model the paper's released code takes."
         )

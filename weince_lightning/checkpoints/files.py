@@ -89,7 +89,7 @@ def read_checkpoint(path: str | Path, weights_only: bool = True) -> Any:
 
 
 def check_checkpoint(path: object, weights_only: bool | None = True) -> None:
-    """Refuse a file that can not be loaded, before anything else is done.
+    """Refuse a file that cannot be loaded, before anything else is done.
 
     The weights' checksums are compared, which torch itself does not do: reading them takes about
     0.05 s per 100 MB. The files of torch's format before 1.6 have none.
@@ -103,7 +103,7 @@ def check_checkpoint(path: object, weights_only: bool | None = True) -> None:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        CheckpointError: If it can not be loaded; see :func:`read_checkpoint`.
+        CheckpointError: If it cannot be loaded; see :func:`read_checkpoint`.
     """
     if not isinstance(path, (str, Path)) or "://" in str(path):
         return
@@ -168,7 +168,7 @@ def _check_bytes(path: Path) -> bool:
             elif not start.startswith(b"\x80"):  # every pickle of torch.save begins so
                 raise CheckpointError(f"{_named(path)} is no checkpoint: torch did not save it.")
     except OSError as error:
-        raise CheckpointError(f"{path} can not be read: {error.strerror or error}.") from error
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
     return start.startswith(b"PK")
 
 
@@ -181,7 +181,7 @@ def _check_archive(file: BinaryIO, path: Path) -> None:
             damaged = archive.testzip() if has_checksums else None
     except _DAMAGE as error:
         raise CheckpointError(
-            f"{_named(path)} is cut off or damaged: its table of contents can not be read. {_MEND}"
+            f"{_named(path)} is cut off or damaged: its table of contents cannot be read. {_MEND}"
         ) from error
     if damaged is not None:
         raise CheckpointError(

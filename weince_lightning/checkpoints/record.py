@@ -108,8 +108,9 @@ class Checkpoint:
             return None
         return Progress(steps, epochs)
 
+    @cached_property
     def run_settings(self) -> RunSettings | None:
-        """Return the settings of the run that wrote it; None if they are not known.
+        """The settings of the run that wrote it; None if they are not known or there was no run.
 
         They are in the checkpoint itself: the configuration that the command wrote, or the
         arguments of module and data module. A checkpoint of weights alone, as
@@ -121,6 +122,8 @@ class Checkpoint:
         Raises:
             CheckpointError: If the file beside it cannot be read.
         """
+        if not self.is_lightning:
+            return None
         if "config" in self._own:
             return _run_settings(self._own["config"], self.source)
         of_module, of_data = self.hyper_parameters, self._mapping(_DATA_HYPER_PARAMETERS)

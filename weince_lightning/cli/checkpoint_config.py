@@ -58,7 +58,7 @@ def with_checkpoint_config(arguments: Sequence[str], config: RunSettings | None)
         if not _is_set(key, given):
             raise UsageError(
                 f"--{key} must be given, by a class path: the checkpoint was written with "
-                f"{class_name}, built in Python, which can not be rebuilt from it."
+                f"{class_name}, built in Python, which cannot be rebuilt from it."
             )
     _tell(f"weince: using the settings in {config.source}.")
     return [command, "-c", yaml.safe_dump(config.settings, sort_keys=False), *rest]

@@ -181,7 +181,7 @@ def saved_settings(
     Raises:
         UsageError: If the checkpoint's data were built in Python and are not given.
     """
-    run = checkpoint.run_settings() if checkpoint.is_lightning else None
+    run = checkpoint.run_settings
     if run is None:
         return None, {}
     for key, name in built_data_arguments(run).items():

@@ -169,7 +169,7 @@ def _settings(
 
 @contextmanager
 def _reported(checkpoint: Path, failed: list[Path]) -> Iterator[None]:
-    """Name a checkpoint that can not be evaluated, and let the others be."""
+    """Name a checkpoint that cannot be evaluated, and let the others be."""
     try:
         yield
     except UsageError:

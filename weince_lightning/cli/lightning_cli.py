@@ -82,7 +82,7 @@ class WeinceCLI(LightningCLI):
         The parent would also warn of a process that has arguments of its own.
         """
         self._checkpoint = open_given_checkpoint(self._arguments)
-        saved = None if self._checkpoint is None else self._checkpoint.run_settings()
+        saved = None if self._checkpoint is None else self._checkpoint.run_settings
         if checkpoint_argument(self._arguments) is None:
             self.config = parser.parse_args(self._arguments)
             return

@@ -27,7 +27,7 @@ def version_lines() -> Iterator[str]:
     yield f"weince {_installed('weince-lightning')}"
     yield f"Python: {platform.python_version()} ({platform.python_implementation()})"
     yield f"platform: {platform.platform()}"
-    for name in ("lightning", "lightly", "torchvision"):
+    for name in ("lightning", "lightly", "torchvision", "torchmetrics", "jsonargparse", "numpy"):
         yield f"{name}: {_installed(name)}"
     try:
         import torch
@@ -67,7 +67,7 @@ def _devices() -> str:
     if torch.backends.mps.is_available():
         return "MPS"
     unused = f" (torch is built for {built_for}, but finds no GPU)" if built_for else ""
-    return f"CPU, {torch.get_num_threads()} threads{unused}"
+    return f"CPU, torch threads: {torch.get_num_threads()}{unused}"
 
 
 def _reason(error: Exception) -> str:

@@ -84,7 +84,7 @@ class VisionData(SeededData):
         if in_channels not in (None, 1, 3):
             raise ValueError(f"in_channels must be 1, 3 or None, got {in_channels!r}.")
         check_number("val_fraction", val_fraction, at_least=0, below=1, condition="lie in [0, 1)")
-        # For checkpoints: plain values alone, and of objects that can not be kept the class's name.
+        # For checkpoints: plain values alone, and of objects that cannot be kept the class's name.
         self.hparams.update(
             dataset=dataset,
             data_dir=str(data_dir),

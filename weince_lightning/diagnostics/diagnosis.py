@@ -137,7 +137,7 @@ def diagnose(
 
     Raises:
         TypeError: If ``embeddings`` is something else.
-        ValueError: If an argument is out of its range, a row can not be used, or no two samples are
+        ValueError: If an argument is out of its range, a row cannot be used, or no two samples are
             negatives of each other.
     """
     if not isinstance(embeddings, Embeddings):

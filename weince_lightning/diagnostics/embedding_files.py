@@ -71,7 +71,7 @@ def read_embeddings(
         The embeddings, whose rows are not looked at yet.
 
     Raises:
-        ValueError: If a file can not be read, or holds something else.
+        ValueError: If a file cannot be read, or holds something else.
     """
     path = _path_of(source)
     arrays = _sorted(path, _read(source))

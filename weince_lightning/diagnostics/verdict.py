@@ -90,7 +90,7 @@ def _compared(diagnosis: Diagnosis, shape: tuple[float, float]) -> tuple[str, bo
             True,
         )
     return (
-        f"{tail}can not be told from that of {both}: no evidence that it is Weibull",
+        f"{tail}cannot be told from that of {both}: no evidence that it is Weibull",
         False,
     )
 
@@ -209,7 +209,7 @@ def _link(diagnosis: Diagnosis) -> str:
     if link is None:
         return ""
     if link.lambda_hat is None or link.lambda_interval is None or link.p_value is None:
-        return f"The link can not be fitted: {link.note}."
+        return f"The link cannot be fitted: {link.note}."
     size = "p < 0.001" if link.p_value < 1e-3 else f"p = {link.p_value:.3f}"
     return (
         f"Fitted to {link.num_winners:,} positives among their negatives, the share of the Weibit "

@@ -49,7 +49,7 @@ def build_saved_data(checkpoint: Checkpoint) -> tuple[LightningDataModule, dict[
         ValueError: If the settings are not there, hold objects built in Python, or do not fit the
             class.
     """
-    run = checkpoint.run_settings() if checkpoint.is_lightning else None
+    run = checkpoint.run_settings
     if run is None or "data" not in run.settings:
         raise ValueError(
             f"data must be given: {checkpoint.source} holds no settings of its data module."
@@ -64,7 +64,7 @@ def build_saved_data(checkpoint: Checkpoint) -> tuple[LightningDataModule, dict[
 
 def build_saved_backbone(checkpoint: Checkpoint) -> nn.Module | None:
     """Build a backbone that was given by class path; None if it has a name or was not saved."""
-    run = checkpoint.run_settings() if checkpoint.is_lightning else None
+    run = checkpoint.run_settings
     settings = None if run is None else saved_backbone(run)
     return None if settings is None else _build(nn.Module, settings)[0]
 

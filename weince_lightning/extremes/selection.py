@@ -44,7 +44,7 @@ def fit_link(positive: Floats, negatives: Floats, temperature: float = 0.5) -> L
     with similarity :math:`s` and shortfall :math:`\delta = \max(1 - s, 10^{-6})`. The likelihood is
     concave in :math:`\theta (1 - \lambda) / \tau` and :math:`\theta \lambda`, the only two numbers
     that winners tell of: another :math:`\tau` is another :math:`\lambda` for the same link. Under
-    :math:`\lambda = 0` the test's statistic is 0 half of the time, as :math:`\lambda` can not be
+    :math:`\lambda = 0` the test's statistic is 0 half of the time, as :math:`\lambda` cannot be
     less, and chi-square with one degree of freedom otherwise. Winners are taken as independent.
 
     Args:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from weince_lightning import losses
 
 BUILT_IN_PYTHON = "built_in_python"
-"""The only key of what stands for an object that can not be rebuilt; its value names the class."""
+"""The only key of what stands for an object that cannot be rebuilt; its value names the class."""
 
 _HOME = "weince_lightning.losses"
 _COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -90,7 +90,7 @@ def is_ours(description: Any) -> bool:
 
 
 def classes_built_in_python(description: Any) -> list[str]:
-    """Name the classes in a description that can not be rebuilt.
+    """Name the classes in a description that cannot be rebuilt.
 
     Example:
         >>> classes_built_in_python(describe({"first": torch.nn.Flatten(), "second": 0.5}))

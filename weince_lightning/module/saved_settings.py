@@ -250,7 +250,7 @@ def _class_to_build(name: str | None, cls: type) -> type:
 
 
 def _check_given(settings: Mapping[str, Any], class_name: str) -> None:
-    """Refuse to guess what the checkpoint can not hold."""
+    """Refuse to guess what the checkpoint cannot hold."""
     missing = {name: classes_built_in_python(value) for name, value in settings.items()}
     missing = {name: classes for name, classes in missing.items() if classes}
     if missing:
@@ -258,6 +258,6 @@ def _check_given(settings: Mapping[str, Any], class_name: str) -> None:
         example = ", ".join(f"{name}=..." for name in missing)
         raise ValueError(
             f"{' and '.join(missing)} must be given to load_from_checkpoint: the checkpoint was "
-            f"written with {found}, built in Python, which can not be rebuilt from it. Call "
+            f"written with {found}, built in Python, which cannot be rebuilt from it. Call "
             f"{class_name}.load_from_checkpoint(path, {example})."
         )

@@ -83,7 +83,7 @@ def feature_dimension(encoder: nn.Module, in_channels: int, image_size: int) -> 
 
     Raises:
         TypeError: If the encoder returns anything but one tensor.
-        ValueError: If it can not take such images, or its output is not ``(batch, features)``.
+        ValueError: If it cannot take such images, or its output is not ``(batch, features)``.
 
     Example:
         >>> feature_dimension(nn.Sequential(nn.Flatten(), nn.Linear(192, 10)), 3, 8)

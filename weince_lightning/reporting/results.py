@@ -41,7 +41,7 @@ class Results(NamedTuple):
     runs: Sequence[RunResult]
     """What of it has run, in the order of the plan."""
     problems: Sequence[str]
-    """One line for each file that can not be used, or not all of it, and for what looks wrong."""
+    """One line for each file that cannot be used, or not all of it, and for what looks wrong."""
     folder: str
     """The folder as it was given."""
 
@@ -49,7 +49,7 @@ class Results(NamedTuple):
 def read_results(folder: str | Path) -> Results:
     """Read the results of a sweep.
 
-    Files that can not be used do not stop the reading: they are named in ``problems``. Without
+    Files that cannot be used do not stop the reading: they are named in ``problems``. Without
     ``sweep.yaml`` arms, configurations and seeds are those found, and there is no baseline.
 
     Args:

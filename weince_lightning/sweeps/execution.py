@@ -191,7 +191,7 @@ def _furthest(folder: RunFolder, is_to_resume: bool = False) -> Path | None:
 
 
 def _progress(path: Path) -> Iterator[tuple[tuple[int, int, bool, float], Path]]:
-    """Give steps and epochs of a checkpoint; -1 epochs if it can not be resumed."""
+    """Give steps and epochs of a checkpoint; -1 epochs if it cannot be resumed."""
     with suppress(CheckpointError):
         if progress := open_checkpoint(path).progress:
             epochs = -1 if progress.epochs is None else progress.epochs

@@ -107,7 +107,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise SweepError(f"{path} can not be read: delete it to run it again.") from error
+        raise SweepError(f"{path} cannot be read: delete it to run it again.") from error
     if not isinstance(content, dict):
         raise SweepError(f"{path} is no file of a sweep: delete it to run it again.")
     return content

@@ -97,7 +97,7 @@ def _signals(processes: CommandProcesses) -> Iterator[list[int]]:
             processes.kill()
             return
         if len(received) == 1:
-            # Python's own streams can not be written to while they are being written to.
+            # Python's own streams cannot be written to while they are being written to.
             os.write(2, b"\nweince: stopping once what trains is saved; Ctrl-C again: at once.\n")
         processes.stop()
 

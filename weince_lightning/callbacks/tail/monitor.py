@@ -47,7 +47,7 @@ class TailMonitor(Callback):
     distribution fitted to the largest 1 % of the similarities of different samples of validation,
     the first 1000 of them, each once, and ``tail/xi_low`` and ``tail/xi_high`` its 95 % interval,
     see :func:`~weince_lightning.extremes.threshold.fit_threshold`; below 0 the tail has an end.
-    Each is NaN where it can not be had, such as the interval at -1/2 and below. It needs
+    Each is NaN where it cannot be had, such as the interval at -1/2 and below. It needs
     ``projections`` from ``validation_step``.
 
     Args:
