@@ -41,9 +41,7 @@ def test_every_version_has_a_line_and_the_first_is_ours(capsys):
     libraries = ("lightning", "lightly", "torchvision", "torchmetrics", "jsonargparse", "numpy")
     assert [*facts] == ["Python", "platform", *libraries, "torch", "devices"]
     assert facts["Python"].startswith(".".join(map(str, sys.version_info[:3])))
-    assert {name: facts[name] for name in libraries} == {
-        name: version(name) for name in libraries
-    }
+    assert {name: facts[name] for name in libraries} == {name: version(name) for name in libraries}
     assert facts["torch"] == torch.__version__
 
 
@@ -103,4 +101,4 @@ def test_a_torch_that_fails_is_reported_in_one_line(tmp_path):
 def test_a_torch_that_ends_the_process_leaves_the_other_lines(tmp_path):
     result = report_beside("import os; os._exit(9)", tmp_path)
     assert result.returncode == 9
-    assert result.stdout.splitlines()[-1] == f"torchvision: {version('torchvision')}"
+    assert result.stdout.splitlines()[-1] == f"numpy: {version('numpy')}"

@@ -267,7 +267,7 @@ def test_repeated_samples_change_nothing():
     often = diagnose(Embeddings(np.tile(rows, (4, 1))))
     assert often.census.num_duplicates == 300
     assert often.threshold.num_exceedances == once.threshold.num_exceedances
-    # Similarities are of float32, and round as the size of the product makes the processor's kernels.
+    # Similarities are of float32, and round as kernels for products of that size do.
     assert often.threshold.xi == pytest.approx(once.threshold.xi, abs=1e-7)
     assert often.pooled.tail.num_scores == once.pooled.tail.num_scores
     assert len(often.anchors.gate) == len(once.anchors.gate) == 100
