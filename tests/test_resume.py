@@ -194,7 +194,7 @@ def interrupt(folder, pattern, signals, *options):
     for signum in signals:
         process.send(signum)
     output = process.finish(timeout=180)
-    assert "Traceback" not in output
+    assert "Traceback" not in output, output
     return process.returncode, output
 
 
