@@ -118,8 +118,8 @@ def _become(
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
     torch.set_num_threads(1)
-    # As in a fresh Python. Else workers would come from a server that a signal to the group ends, and
-    # the command would take them for dead while they clean up.
+    # As in a fresh Python. Else workers would come from a server that a signal to the group ends,
+    # and the command would take them for dead while they clean up.
     multiprocessing.set_start_method(None, force=True)
     is_module = arguments[0] == "-m"
     sys.argv = arguments[is_module:]
