@@ -9,20 +9,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from weince_lightning.checkpoints import open_checkpoint
-from weince_lightning.cli.arguments import UsageError
+from weince_lightning.cli.arguments import UsageError, in_words_of_command
 from weince_lightning.cli.encoder_arguments import (
+    EXPECTED,
     Given,
     add_encoder_arguments,
     build,
-    check_data_given,
     encoder_parser,
-    one_line,
-    read_options,
-    saved_settings,
+    read_encoder_options,
     show_help_if_asked,
     sort_arguments,
 )
-from weince_lightning.cli.messages import say
+from weince_lightning.cli.messages import say, table
 from weince_lightning.cli.parser import ConciseParser
 from weince_lightning.cli.run_files import shown
 from weince_lightning.evaluation import KNNSettings, LinearSettings, evaluate_checkpoint
@@ -57,8 +55,6 @@ _OF_LAYERS = ("data", "linear", "knn", "device", "cache", "backbone", "v1_stride
 
 Settings = TypeVar("Settings", LinearSettings, KNNSettings)
 
-_EXPECTED = (OSError, ValueError, TypeError, RuntimeError, ImportError)
-
 
 def evaluate_checkpoints(arguments: Sequence[str]) -> None:
     """Run ``weince evaluate``.
@@ -88,7 +84,7 @@ def evaluate_checkpoints(arguments: Sequence[str]) -> None:
         while jobs:
             checkpoint, evaluate = jobs.pop(0)  # with the images that it loads
             with _reported(checkpoint, failed):
-                say(_table(checkpoint, evaluate()))
+                say(_report(checkpoint, evaluate()))
     except KeyboardInterrupt:
         sys.stderr.write("\nweince: interrupted; the same command goes on from here.\n")
         raise SystemExit(130) from None
@@ -134,9 +130,7 @@ def evaluation_parser() -> ConciseParser:
 def _job(parser: ConciseParser, path: Path, given: Given) -> Callable[[], dict[str, Any]]:
     """Read the arguments over the settings in the checkpoint, and build its data module."""
     checkpoint = open_checkpoint(path)
-    saved, settings = saved_settings(checkpoint, given)
-    check_data_given(path, given, settings)
-    config, final = read_options(parser, given, saved, settings)
+    config, final = read_encoder_options(parser, given, path, checkpoint)
     linear = _settings(parser, "linear", LinearSettings, config.linear)
     knn = _settings(parser, "knn", KNNSettings, config.knn)
     if linear is None and knn is None:
@@ -175,16 +169,16 @@ def _reported(checkpoint: Path, failed: list[Path]) -> Iterator[None]:
     except UsageError:
         raise
     except Exception as error:
-        if not isinstance(error, _EXPECTED):
+        if not isinstance(error, EXPECTED):
             traceback.print_exception(error)
-        text = one_line(error)
+        text = in_words_of_command(error, {})
         named = text if str(checkpoint) in text else f"{checkpoint}: {text}"
         sys.stderr.write(f"weince: error: {named}\n")
         failed.append(checkpoint)
 
 
-def _table(checkpoint: Path, results: Mapping[str, Any]) -> str:
-    """Set the numbers in a table."""
+def _report(checkpoint: Path, results: Mapping[str, Any]) -> str:
+    """Say the numbers, and how they came about."""
     rows = [["", "test", "validation"]]
     for part, title in _TITLES.items():
         for name in results.get(part, {}):
@@ -192,11 +186,6 @@ def _table(checkpoint: Path, results: Mapping[str, Any]) -> str:
                 metric = name.removeprefix("test_")
                 cells = [_cell(results[part][f"{split}_{metric}"]) for split in ("test", "val")]
                 rows.append([f"{title} {metric.replace('_', ' ')}", *cells])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
     note = ""
     linear = results["settings"].get("linear", {})
     if linear.get("converge"):
@@ -216,9 +205,7 @@ def _table(checkpoint: Path, results: Mapping[str, Any]) -> str:
         )
     return (
         f"\nFrozen features of {shown(checkpoint)}, mean over the seeds (lowest-highest):\n"
-        + "".join(f"  {line}\n" for line in lines)
-        + note
-        + f"Results: {shown(results_file(checkpoint))}\n"
+        f"{table(rows)}{note}Results: {shown(results_file(checkpoint))}\n"
     )
 
 

@@ -22,7 +22,7 @@ from weince_lightning.cli.checkpoint_config import (
     with_checkpoint_config,
 )
 from weince_lightning.cli.messages import evaluation_report, fit_report, interruption_report, say
-from weince_lightning.cli.parser import ConciseParser, raised_in, refusal
+from weince_lightning.cli.parser import ConciseParser, raised_in, refusals_reported
 from weince_lightning.cli.run_files import SaveRunConfig, shown
 from weince_lightning.module.mismatch import CheckpointMismatchError
 
@@ -88,8 +88,8 @@ class WeinceCLI(LightningCLI):
             return
         self.config = parser.parse_args(with_checkpoint_config(self._arguments, saved))
         if saved is not None:
-            final = yaml.safe_load(parser.dump(self.config, "yaml", False))
-            report_overrides(saved, final[self.config.subcommand])
+            final = yaml.safe_load(parser.dump(self.config, skip_unset=False))
+            report_overrides(saved.settings, final[self.config.subcommand])
 
     def _parse_ckpt_path(self) -> None:
         """Refuse a damaged checkpoint at once, and leave the configuration as it is.
@@ -123,13 +123,8 @@ class WeinceCLI(LightningCLI):
 
     def instantiate_classes(self) -> None:
         """Build model, data and trainer; values that a class refuses are errors of the user."""
-        try:
+        with refusals_reported(self.parser):
             super().instantiate_classes()
-        except Exception as error:
-            refused = refusal(error)
-            if not isinstance(refused, (ValueError, TypeError, ImportError, OSError)):
-                raise
-            self.parser.error(str(refused), refused)
         self.trainer.callbacks.append(self._interrupt)  # type: ignore[attr-defined]
         if getattr(self.datamodule, "dataset", None) == "digits":
             # Half a second of work per epoch: processes to share it would cost more.
