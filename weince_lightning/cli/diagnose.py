@@ -9,7 +9,6 @@ from weince_lightning.cli.arguments import UsageError, in_words_of_command
 from weince_lightning.cli.encoder_arguments import (
     EXPECTED,
     Given,
-    add_encoder_arguments,
     build,
     encoder_parser,
     read_encoder_options,
@@ -95,7 +94,10 @@ def diagnose_source(arguments: Sequence[str]) -> None:
 
 
 def _parser() -> ConciseParser:
-    parser = encoder_parser("diagnose", "SOURCE [-c LAYER ...] [options]", _DESCRIPTION, _EPILOG)
+    parser = encoder_parser(
+        "diagnose", "SOURCE [-c LAYER ...] [options]", _DESCRIPTION, _EPILOG,
+        data_needs="a test_dataloader of (views, labels)",
+    )  # fmt: skip
     parser.add_argument("--output", type=str, default="diagnosis", help="the folder to write to")
     parser.add_argument(
         "--positives", type=str | None, default=None,
@@ -129,7 +131,6 @@ def _parser() -> ConciseParser:
         "--pretrained", type=bool, default=True,
         help="whether torchvision:NAME and timm:NAME have their published weights",
     )  # fmt: skip
-    add_encoder_arguments(parser, "a test_dataloader of (views, labels)")
     return parser
 
 

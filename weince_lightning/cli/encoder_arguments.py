@@ -72,14 +72,17 @@ def sort_arguments(arguments: Sequence[str], of_layers: Sequence[str]) -> Given:
     return Given(positionals, layers, options)
 
 
-def encoder_parser(command: str, usage: str, description: str, epilog: str) -> ConciseParser:
-    """Build the parser of such a command, so far without the options that all have.
+def encoder_parser(
+    command: str, usage: str, description: str, epilog: str, data_needs: str
+) -> ConciseParser:
+    """Build the parser of such a command, with the options that all have.
 
     Args:
         command: What stands after ``weince``.
         usage: What stands after that.
         description: What it does.
         epilog: Examples.
+        data_needs: What the data module must have.
     """
     parser = ConciseParser(
         prog=f"weince {command}",
@@ -92,16 +95,6 @@ def encoder_parser(command: str, usage: str, description: str, epilog: str) -> C
         "-c", "--config", action=ActionConfigFile,
         help="a YAML file, or the name of a packaged one, with settings of the data",
     )  # fmt: skip
-    return parser
-
-
-def add_encoder_arguments(parser: ConciseParser, data_needs: str) -> None:
-    """Add the options that all have.
-
-    Args:
-        parser: Where.
-        data_needs: What the data module must have, for the help.
-    """
     parser.add_argument(
         "--data", type=LightningDataModule,
         default={"class_path": "weince_lightning.data.VisionData"},
@@ -122,6 +115,7 @@ def add_encoder_arguments(parser: ConciseParser, data_needs: str) -> None:
         help="where the stride of a ResNet-50 stands, if the file does not tell: true for the 1x1 "
         "convolutions, as the paper says, false for the 3x3 ones, as in torchvision",
     )  # fmt: skip
+    return parser
 
 
 def show_help_if_asked(parser: ConciseParser, arguments: Sequence[str]) -> None:

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from weince_lightning.checkpoints import open_checkpoint
 from weince_lightning.cli.arguments import UsageError, in_words_of_command
 from weince_lightning.cli.encoder_arguments import (
     EXPECTED,
     Given,
-    add_encoder_arguments,
     build,
     encoder_parser,
     read_encoder_options,
@@ -21,7 +20,7 @@ from weince_lightning.cli.encoder_arguments import (
     sort_arguments,
 )
 from weince_lightning.cli.messages import say, table
-from weince_lightning.cli.parser import ConciseParser
+from weince_lightning.cli.parser import ConciseParser, refusals_reported
 from weince_lightning.cli.run_files import shown
 from weince_lightning.evaluation import KNNSettings, LinearSettings, evaluate_checkpoint
 from weince_lightning.evaluation.checkpoint import results_file
@@ -52,8 +51,6 @@ stopped goes on with the same command; one that is complete is not done again.
 
 _TITLES = {"linear": "linear probe", "knn": "kNN"}
 _OF_LAYERS = ("data", "linear", "knn", "device", "cache", "backbone", "v1_stride")
-
-Settings = TypeVar("Settings", LinearSettings, KNNSettings)
 
 
 def evaluate_checkpoints(arguments: Sequence[str]) -> None:
@@ -109,8 +106,9 @@ def _check_names(checkpoints: Sequence[Path]) -> None:
 def evaluation_parser() -> ConciseParser:
     """Build the parser of the options."""
     parser = encoder_parser(
-        "evaluate", "CKPT [CKPT ...] [-c LAYER ...] [options]", _DESCRIPTION, _EPILOG
-    )
+        "evaluate", "CKPT [CKPT ...] [-c LAYER ...] [options]", _DESCRIPTION, _EPILOG,
+        data_needs="a method evaluation_dataloader(split)",
+    )  # fmt: skip
     parser.add_argument(
         "--linear", type=LinearSettings | None, default=LinearSettings(),
         help="the linear probe, such as --linear.epochs 10; null leaves it out",
@@ -119,7 +117,6 @@ def evaluation_parser() -> ConciseParser:
         "--knn", type=KNNSettings | None, default=KNNSettings(),
         help="the nearest neighbours, such as --knn.k 20; null leaves them out",
     )  # fmt: skip
-    add_encoder_arguments(parser, "a method evaluation_dataloader(split)")
     parser.add_argument(
         "--cache", type=bool, default=True,
         help="whether to keep the features beside the checkpoint, for another evaluation",
@@ -131,18 +128,15 @@ def _job(parser: ConciseParser, path: Path, given: Given) -> Callable[[], dict[s
     """Read the arguments over the settings in the checkpoint, and build its data module."""
     checkpoint = open_checkpoint(path)
     config, final = read_encoder_options(parser, given, path, checkpoint)
-    linear = _settings(parser, "linear", LinearSettings, config.linear)
-    knn = _settings(parser, "knn", KNNSettings, config.knn)
-    if linear is None and knn is None:
-        parser.error("linear and knn must not both be null: nothing would be left.")
+    with refusals_reported(parser):
+        parts = build_parts(config)
     config.linear = config.knn = None  # they have been built
     built = build(parser, config)
     return partial(
         evaluate_checkpoint,
         checkpoint,
         built.data,
-        linear,
-        knn,
+        **parts,
         backbone=built.backbone,
         v1_stride=built.v1_stride,
         device=built.device,
@@ -151,14 +145,22 @@ def _job(parser: ConciseParser, path: Path, given: Given) -> Callable[[], dict[s
     )
 
 
-def _settings(
-    parser: ConciseParser, name: str, kind: type[Settings], given: Any
-) -> Settings | None:
-    """Build the settings of a part; None leaves it out."""
-    try:
-        return None if given is None else kind(**given)
-    except (ValueError, TypeError) as error:
-        parser.error(f"{name}.{error}")
+def build_parts(config: Any) -> dict[str, Any]:
+    """Build the settings of the probe and of the neighbours; None leaves one out.
+
+    Raises:
+        TypeError: If a value is of the wrong kind.
+        ValueError: If a number is out of its range, or both are left out.
+    """
+    parts: dict[str, Any] = {}
+    for name, kind in (("linear", LinearSettings), ("knn", KNNSettings)):
+        try:
+            parts[name] = None if config[name] is None else kind(**config[name])
+        except (ValueError, TypeError) as error:
+            raise type(error)(f"{name}.{error}") from error
+    if parts == {"linear": None, "knn": None}:
+        raise ValueError("linear and knn must not both be null: nothing would be left.")
+    return parts
 
 
 @contextmanager
