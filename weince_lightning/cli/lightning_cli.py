@@ -62,12 +62,8 @@ class WeinceCLI(LightningCLI):
 
         A link is passed over where the data module lacks the attribute or the model the argument.
         """
-        parser.set_defaults(
-            {
-                "model": {"class_path": "weince_lightning.ContrastiveModule"},
-                "data": {"class_path": "weince_lightning.data.VisionData"},
-            }
-        )
+        parser.set_defaults({"model": {"class_path": "weince_lightning.ContrastiveModule"}})
+        parser.set_defaults({"data": {"class_path": "weince_lightning.data.VisionData"}})
         for name in ("in_channels", "image_size"):
             parser.link_arguments(f"data.{name}", f"model.init_args.{name}", apply_on="instantiate")
         for action in parser._actions:
@@ -161,12 +157,7 @@ class WeinceCLI(LightningCLI):
 
     def predict(self, **arguments: Any) -> None:
         """Write features and labels beside the checkpoint, or into the working folder."""
-        arguments["return_predictions"] = True
-        try:
-            batches = self.trainer.predict(**arguments) or []
-        except Exception as error:
-            _refuse(error)
-            raise
+        batches = self._call("predict", {**arguments, "return_predictions": True}) or []
         if not batches or not all(
             isinstance(batch, tuple) and len(batch) == 2 for batch in batches
         ):
@@ -182,13 +173,16 @@ class WeinceCLI(LightningCLI):
 
     def _evaluate(self, subcommand: str, arguments: dict[str, Any]) -> None:
         # Lightning's table and ours would say the same.
+        self._call(subcommand, {**arguments, "verbose": False})
+        if self.trainer.is_global_zero and arguments["verbose"]:
+            say(evaluation_report(self.trainer, arguments["ckpt_path"]))
+
+    def _call(self, subcommand: str, arguments: dict[str, Any]) -> Any:
         try:
-            getattr(self.trainer, subcommand)(**{**arguments, "verbose": False})
+            return getattr(self.trainer, subcommand)(**arguments)
         except Exception as error:
             _refuse(error)
             raise
-        if self.trainer.is_global_zero and arguments["verbose"]:
-            say(evaluation_report(self.trainer, arguments["ckpt_path"]))
 
 
 def _refuse(error: BaseException) -> None:

@@ -103,15 +103,9 @@ def _shares(groups: list[Candidates], tail: Any, loss: Any) -> Tensor:
             rows = slice(first, first := first + len(block.anchors))
             scores = score(block, compare(block))
             gate, shape = tail.gate[rows], tail.shape[rows]
-            found.append(
-                torch.cat(
-                    [
-                        gradient_shares(scores, blend, loss.temperature, HARDEST)
-                        for blend in (Blend(torch.ones_like(gate)), Blend(1 - gate, gate * shape))
-                    ],
-                    dim=1,
-                )
-            )
+            blends = (Blend(torch.ones_like(gate)), Blend(1 - gate, gate * shape))
+            shares = [gradient_shares(scores, blend, loss.temperature, HARDEST) for blend in blends]
+            found.append(torch.cat(shares, dim=1))
     return torch.cat(found).to(tail.rho)
 
 
