@@ -7,8 +7,9 @@ Nothing but Python's own library is imported here. Tensors are checked in
 import difflib
 import math
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from numbers import Integral, Real
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Choice = TypeVar("Choice", bound=str)
 
@@ -104,6 +105,26 @@ def check_choice(name: str, value: Choice, choices: Sequence[Choice]) -> Choice:
         hint = did_you_mean(value, choices)
         raise ValueError(f"{name} must be one of {known}, got {value!r}.{hint}")
     return value
+
+
+def import_extra(module: str, extra: str, what: str) -> Any:
+    """Import a module that only some installations have.
+
+    Args:
+        module: Its name.
+        extra: The extra of this package that installs it.
+        what: What needs it, for the error.
+
+    Raises:
+        ModuleNotFoundError: If it is not installed.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        library = module.partition(".")[0]
+        raise ModuleNotFoundError(
+            f"{what} needs {library}: pip install weince-lightning[{extra}]"
+        ) from error
 
 
 def did_you_mean(word: object, known: Iterable[str], quote: str = '"') -> str:

@@ -131,7 +131,5 @@ def _settings(colors: Colors, size: float) -> dict[str, object]:
         "legend.fontsize": size,
         "legend.frameon": False,
         "legend.handlelength": 2.2,
-        "axes.unicode_minus": True,
         "svg.hashsalt": "weince",
-        "svg.fonttype": "path",
     }

@@ -13,6 +13,8 @@ from weince_lightning.yaml_files import YAMLFileError, load_settings, read_text
 KEY = "layers"
 """The key by which a file names the layers under it; the same as in a sweep file."""
 
+_SWEEPS = "sweeps/"
+
 
 class Layer(NamedTuple):
     """Settings of one file."""
@@ -34,12 +36,12 @@ class Layer(NamedTuple):
 
 def packaged_configs() -> dict[str, Path]:
     """Map the names of the packaged configurations, such as ``loss/weince``, to their files."""
-    return {name: path for name, path in _packaged().items() if not _is_sweep(name)}
+    return {name: path for name, path in _packaged().items() if not name.startswith(_SWEEPS)}
 
 
 def packaged_sweeps() -> dict[str, Path]:
     """Map the names of the packaged sweep files, such as ``sweeps/digits``, to their files."""
-    return {name: path for name, path in _packaged().items() if _is_sweep(name)}
+    return {name: path for name, path in _packaged().items() if name.startswith(_SWEEPS)}
 
 
 def read_layers(path: str | Path) -> list[Layer]:
@@ -155,7 +157,3 @@ def _packaged() -> dict[str, Path]:
         path.relative_to(root).with_suffix("").as_posix(): path
         for path in sorted(root.rglob("*.yaml"))
     }
-
-
-def _is_sweep(name: str) -> bool:
-    return name.startswith("sweeps/")

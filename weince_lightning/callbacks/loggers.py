@@ -57,13 +57,11 @@ def log_histograms(
 
 def _quantiles(values: Mapping[str, NDArray[np.float64]]) -> dict[str, float]:
     """Seven quantiles of each."""
-    return {
-        f"{name}_{end}": float(number)
-        for name, numbers in values.items()
-        for end, number in zip(
-            QUANTILES, np.quantile(numbers, list(QUANTILES.values())), strict=True
-        )
-    }
+    found = {}
+    for name, numbers in values.items():
+        quantiles = np.quantile(numbers, list(QUANTILES.values())).tolist()
+        found.update({f"{name}_{end}": x for end, x in zip(QUANTILES, quantiles, strict=True)})
+    return found
 
 
 def log_picture(trainer: Trainer, name: str, pixels: NDArray[np.uint8], step: int) -> None:

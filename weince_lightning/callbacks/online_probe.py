@@ -89,12 +89,7 @@ class OnlineLinearProbe(Callback):
         self._restore(pl_module.device)
 
     def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Score the batch, then learn from it."""
         if not outputs:  # training_step skipped the batch

@@ -79,7 +79,7 @@ def loading_code(weights: EncoderWeights, to: str | Path) -> tuple[str, list[str
     if Path(to).suffix == ".safetensors":
         imports, load = ["from safetensors.torch import load_file"], f'load_file("{path}")'
     about, lines = _model(weights, _build(weights))
-    return about, [*lines[:1], *imports, *lines[1:], f"model.load_state_dict({load})"]
+    return about, ["import torch", *imports, *lines, f"model.load_state_dict({load})"]
 
 
 def _build(weights: EncoderWeights) -> nn.Module | None:
@@ -99,7 +99,7 @@ def _model(weights: EncoderWeights, encoder: nn.Module | None) -> tuple[str, lis
         return (
             "The weights keep their own names: the file names no encoder that weince builds. They "
             "load into the module\nthat was trained:",
-            ["import torch", "model = ...  # your encoder"],
+            ["model = ...  # your encoder"],
         )
     backbone = str(weights.arguments["backbone"])
     if backbone.startswith("timm:"):
@@ -125,7 +125,6 @@ def _model(weights: EncoderWeights, encoder: nn.Module | None) -> tuple[str, lis
         )
         call += ", v1_stride=True"
     return about, [
-        "import torch",
         "from weince_lightning.networks import build_encoder",
         f'model = build_encoder("{backbone}", {call})',
     ]
@@ -159,14 +158,12 @@ def _torchvision(backbone: str, encoder: nn.Module) -> list[str]:
     if isinstance(encoder, VisionTransformer):
         sizes = f"image_size={encoder.image_size}, patch_size={encoder.patch_size}"
         return [
-            "import torch",
             "from torchvision.models import VisionTransformer",
             f"model = VisionTransformer({sizes}, num_layers=12,",
             "    num_heads=6, hidden_dim=384, mlp_dim=1536)",
             "model.heads = torch.nn.Identity()",
         ]
     return [
-        "import torch",
         "import torchvision",
         f"model = torchvision.models.{backbone}()",
         "model.fc = torch.nn.Identity()",
@@ -179,7 +176,6 @@ def _timm(weights: EncoderWeights, encoder: nn.Module) -> list[str]:
     channels, size = options.pop("in_channels", 3), options.pop("image_size", 32)
     call = "".join(f", {key}={value!r}" for key, value in options.items())
     lines = [
-        "import torch",
         "import timm",
         f'model = timm.create_model("{name}", num_classes=0, in_chans={channels}{call})',
     ]

@@ -16,6 +16,8 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from weince_lightning.checks import import_extra
+
 _REFUSED_CLASS = re.compile(r"GLOBAL (\S+) was not an allowed global")
 _KEYWORDS = ("best", "last", "hpc", "registry")
 
@@ -203,12 +205,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _safetensors() -> Any:
-    try:
-        return import_module("safetensors.torch")
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "a .safetensors file needs safetensors: pip install weince-lightning[safetensors]"
-        ) from error
+    return import_extra("safetensors.torch", "safetensors", "a .safetensors file")
 
 
 def _named(path: Path) -> str:

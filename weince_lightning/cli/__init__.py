@@ -8,8 +8,9 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from pkgutil import resolve_name
 
-from weince_lightning.cli.arguments import UsageError, complete_arguments, help_text
+from weince_lightning.cli.arguments import OWN_ARGUMENTS, UsageError, complete_arguments, help_text
 from weince_lightning.cli.version import print_versions
 
 
@@ -69,27 +70,10 @@ def _run(arguments: list[str]) -> None:
     """Run a command with complete arguments."""
     from weince_lightning.checkpoints import CheckpointError
 
+    command, *others = arguments
     try:
-        if arguments[0] == "export":
-            from weince_lightning.cli.export import export
-
-            export(arguments[1:])
-        elif arguments[0] == "evaluate":
-            from weince_lightning.cli.evaluate import evaluate_checkpoints
-
-            evaluate_checkpoints(arguments[1:])
-        elif arguments[0] == "diagnose":
-            from weince_lightning.cli.diagnose import diagnose_source
-
-            diagnose_source(arguments[1:])
-        elif arguments[0] == "sweep":
-            from weince_lightning.cli.sweep import sweep
-
-            sweep(arguments[1:])
-        elif arguments[0] == "report":
-            from weince_lightning.cli.report import report
-
-            report(arguments[1:])
+        if command in OWN_ARGUMENTS:
+            resolve_name(f"{__name__}.{command}:{OWN_ARGUMENTS[command]}")(others)
         else:
             from weince_lightning.cli.lightning_cli import WeinceCLI
 

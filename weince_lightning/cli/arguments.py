@@ -3,7 +3,7 @@
 import argparse
 import re
 import sys
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import pairwise
 from os.path import isfile
 from typing import NoReturn
@@ -50,8 +50,14 @@ More:
 """
 
 
-OWN_ARGUMENTS = ("evaluate", "diagnose", "export", "sweep", "report")
-"""Commands that read their arguments themselves."""
+OWN_ARGUMENTS = {
+    "evaluate": "evaluate_checkpoints",
+    "diagnose": "diagnose_source",
+    "export": "export",
+    "sweep": "sweep",
+    "report": "report",
+}
+"""Commands that read their arguments themselves, each by a function in the file of its name."""
 COMMANDS = ("fit", "validate", "test", "predict", *OWN_ARGUMENTS)
 
 
@@ -109,6 +115,21 @@ def with_hyphens(arguments: Sequence[str], flags: Container[str]) -> list[str]:
             argument = f"{now}{equals}{value}"
         spelled.append(argument)
     return spelled
+
+
+def in_words_of_command(error: BaseException, names: Mapping[str, str]) -> str:
+    """Return a function's error in one line that names its argument as the command line does.
+
+    Args:
+        error: Its message begins with the name of an argument, or is about something else.
+        names: What stands on the command line by the names of arguments.
+
+    Example:
+        >>> in_words_of_command(ValueError("to must end in .pt."), {"to": "--to"})
+        '--to must end in .pt.'
+    """
+    name, *words = str(error).split() or [type(error).__name__]
+    return " ".join([names.get(name, name), *words])
 
 
 def find_config(name: str) -> str:

@@ -1,7 +1,7 @@
 """The settings in a checkpoint as the configuration below all others, and what overrides them."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -54,19 +54,37 @@ def with_checkpoint_config(arguments: Sequence[str], config: RunSettings | None)
         )
     if config is None:
         return [*arguments]
-    for key, class_name in config.built_in_python.items():
-        if not _is_set(key, given):
-            raise UsageError(
-                f"--{key} must be given, by a class path: the checkpoint was written with "
-                f"{class_name}, built in Python, which cannot be rebuilt from it."
-            )
+    refuse_built_in_python(
+        config.built_in_python, lambda key: _is_set(key, given), "the checkpoint"
+    )
     _tell(f"weince: using the settings in {config.source}.")
     return [command, "-c", yaml.safe_dump(config.settings, sort_keys=False), *rest]
 
 
-def report_overrides(config: RunSettings, final: Mapping[str, Any]) -> None:
-    """Say on standard error, a line each, which settings of the checkpoint do not hold."""
-    for key, was, now in _differences(config.settings, final, ""):
+def refuse_built_in_python(
+    classes: Mapping[str, str], is_given: Callable[[str], bool], source: str
+) -> None:
+    """Refuse to go on without objects that a checkpoint cannot hold.
+
+    Args:
+        classes: The class of each such object by its key, such as ``data.sampler``.
+        is_given: Whether the command line gives a key.
+        source: What the error calls the checkpoint.
+
+    Raises:
+        UsageError: If one of them is not given.
+    """
+    for key, name in classes.items():
+        if not is_given(key):
+            raise UsageError(
+                f"--{key} must be given, by a class path: {source} was written with {name}, built "
+                "in Python, which cannot be rebuilt from it."
+            )
+
+
+def report_overrides(saved: Mapping[str, Any], final: Mapping[str, Any]) -> None:
+    """Say on standard error, a line each, which settings of a checkpoint do not hold."""
+    for key, was, now in _differences(saved, final, ""):
         _tell(f"{key}: {_shown(now)} instead of the checkpoint's {_shown(was)}")
 
 
@@ -100,14 +118,8 @@ def _given_keys(arguments: Sequence[str]) -> set[str]:
     for flag, layer in pairwise(arguments):
         if flag == "-c":
             for each in read_config(layer):
-                keys.update(_keys(each.content))
+                keys.update(each.lines)
     return {key.replace(".init_args", "") for key in keys}
-
-
-def _keys(content: Any) -> Iterator[str]:
-    for name, part in content.items() if isinstance(content, dict) else ():
-        yield name
-        yield from (f"{name}.{key}" for key in _keys(part))
 
 
 def _is_set(key: str, given: set[str]) -> bool:

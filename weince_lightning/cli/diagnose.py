@@ -5,15 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from weince_lightning.cli.arguments import UsageError
+from weince_lightning.cli.arguments import UsageError, in_words_of_command
 from weince_lightning.cli.encoder_arguments import (
+    EXPECTED,
     Given,
-    add_encoder_arguments,
     build,
-    check_data_given,
     encoder_parser,
+    read_encoder_options,
     read_options,
-    saved_settings,
     show_help_if_asked,
     sort_arguments,
 )
@@ -23,7 +22,6 @@ from weince_lightning.cli.run_files import shown
 from weince_lightning.diagnostics import Diagnosis, diagnose, diagnose_encoder, pronounce
 from weince_lightning.diagnostics.embedding_files import (
     holds_embeddings,
-    in_words_of_files,
     open_source,
     read_embeddings,
 )
@@ -55,9 +53,9 @@ Writes report.html, diagnosis.json and the figures to ./diagnosis; a second run 
 """
 
 _OF_LAYERS = ("data", "device", "backbone", "v1_stride")
-_ARGUMENTS = {"name": "SOURCE", "output": "--output"}
+_ARGUMENTS = {"first": "embeddings", "second": "positives", "name": "SOURCE", "output": "--output"}
+"""What files and the command line call the arguments of functions."""
 _SIDES = ("positives", "pairs", "ids")
-_EXPECTED = (OSError, ValueError, TypeError, RuntimeError, ImportError)
 
 
 def diagnose_source(arguments: Sequence[str]) -> None:
@@ -82,12 +80,8 @@ def diagnose_source(arguments: Sequence[str]) -> None:
     try:
         found, folder = _diagnose(parser, source, given)
         page = write_report(found, folder, source)
-    except UsageError:
-        raise
-    except _EXPECTED as error:
-        text = in_words_of_files(error)
-        for ours, of_command in _ARGUMENTS.items():
-            text = text.replace(f"{ours} must be a", f"{of_command} must be a", 1)
+    except EXPECTED as error:
+        text = in_words_of_command(error, _ARGUMENTS)
         raise UsageError(text if source in text else f"{source}: {text}") from error
     except KeyboardInterrupt:
         sys.stderr.write("\nweince: interrupted; nothing was written.\n")
@@ -100,7 +94,10 @@ def diagnose_source(arguments: Sequence[str]) -> None:
 
 
 def _parser() -> ConciseParser:
-    parser = encoder_parser("diagnose", "SOURCE [-c LAYER ...] [options]", _DESCRIPTION, _EPILOG)
+    parser = encoder_parser(
+        "diagnose", "SOURCE [-c LAYER ...] [options]", _DESCRIPTION, _EPILOG,
+        data_needs="a test_dataloader of (views, labels)",
+    )  # fmt: skip
     parser.add_argument("--output", type=str, default="diagnosis", help="the folder to write to")
     parser.add_argument(
         "--positives", type=str | None, default=None,
@@ -134,15 +131,14 @@ def _parser() -> ConciseParser:
         "--pretrained", type=bool, default=True,
         help="whether torchvision:NAME and timm:NAME have their published weights",
     )  # fmt: skip
-    add_encoder_arguments(parser, "a test_dataloader of (views, labels)")
     return parser
 
 
 def _diagnose(parser: ConciseParser, source: str, given: Given) -> tuple[Diagnosis, Path]:
     """Diagnose embeddings or an encoder; return the folder of the report too."""
+    path = Path(source)
     if source.startswith(HUBS):
         return _diagnose_encoder(parser, source, None, given)
-    path = Path(source)
     if not path.is_file():
         raise UsageError(
             f"SOURCE must be a file, torchvision:NAME or timm:NAME, got {source}, which "
@@ -151,11 +147,12 @@ def _diagnose(parser: ConciseParser, source: str, given: Given) -> tuple[Diagnos
     opened = open_source(path)
     if not holds_embeddings(opened):
         return _diagnose_encoder(parser, source, opened, given)
-    if given.layers or any(option.startswith("--data") for option in given.options):
+    if given.layers or given.sets("data"):
         raise UsageError(f"-c and --data must not be given for {source}, which holds embeddings.")
-    config, _ = read_options(parser, given)
-    folder = _folder(config)
-    files = {name: value and Path(value) for name in _SIDES for value in [getattr(config, name)]}
+    config = read_options(parser, given)
+    folder = Path(config.output)
+    check_report_folder(folder)
+    files = {name: config[name] and Path(config[name]) for name in _SIDES}
     embeddings = read_embeddings(opened, config.layout or "views", **files)
     if config.layout is not None and embeddings.second is None:
         raise UsageError(
@@ -171,34 +168,18 @@ def _diagnose_encoder(
     parser: ConciseParser, source: str, checkpoint: Any, given: Given
 ) -> tuple[Diagnosis, Path]:
     """Diagnose an encoder by test images; ``checkpoint`` is None for one of a hub."""
-    is_hub = checkpoint is None
-    saved, settings = (None, {}) if is_hub else saved_settings(checkpoint, given)
-    check_data_given(source, given, settings)
-    config, _ = read_options(parser, given, saved, settings)
+    config, _ = read_encoder_options(parser, given, source, checkpoint)
     for name in _SIDES:
-        if getattr(config, name) is not None:
+        if config[name] is not None:
             raise UsageError(f"--{name} must not be given for an encoder, whose views are known.")
-    folder = _folder(config)
+    folder = Path(config.output)
+    check_report_folder(folder)
     built = build(parser, config)
-    if is_hub:
+    if checkpoint is None:
         encoder = build_hub_encoder(source, config.pretrained)
     else:
         encoder = read_checkpoint_encoder(checkpoint, built.backbone, built.v1_stride)
-    found = diagnose_encoder(
-        encoder,
-        built.data,
-        temperature=config.temperature,
-        layout=config.layout,
-        quantile=config.quantile,
-        seed=config.seed,
-        device=config.device,
-        progress=progress_bar,
-    )
-    return found, folder
-
-
-def _folder(config: Any) -> Path:
-    """Return the folder of the report, if it can be one."""
-    folder = Path(config.output)
-    check_report_folder(folder)
-    return folder
+    options = {
+        name: config[name] for name in ("temperature", "layout", "quantile", "seed", "device")
+    }
+    return diagnose_encoder(encoder, built.data, progress=progress_bar, **options), folder

@@ -12,12 +12,15 @@ from jsonargparse import ActionConfigFile, DefaultHelpFormatter  # type: ignore[
 from lightning.pytorch import LightningDataModule
 from torch import nn
 
-from weince_lightning.checkpoints.record import Checkpoint, RunSettings
+from weince_lightning.checkpoints.record import Checkpoint
 from weince_lightning.cli.arguments import UsageError, read_config, with_hyphens
-from weince_lightning.cli.checkpoint_config import report_overrides
-from weince_lightning.cli.parser import ConciseParser, refusal
+from weince_lightning.cli.checkpoint_config import refuse_built_in_python, report_overrides
+from weince_lightning.cli.parser import ConciseParser, refusals_reported
 from weince_lightning.evaluation.saved_run import built_data_arguments, saved_backbone
 from weince_lightning.layers import as_yaml
+
+EXPECTED = (OSError, ValueError, TypeError, RuntimeError, ImportError)
+"""What checkpoints, data and backbones raise that cannot be used; all else is a fault of ours."""
 
 _V1_STRIDE = "--v1-stride"
 
@@ -32,6 +35,11 @@ class Given(NamedTuple):
     positionals: list[str]
     layers: list[dict[str, Any]]
     options: list[str]
+
+    def sets(self, key: str) -> bool:
+        """Whether a layer or an option says something of a setting, such as ``data``."""
+        is_option = any(option.startswith(f"--{key}") for option in self.options)
+        return is_option or any(key in layer for layer in self.layers)
 
 
 def sort_arguments(arguments: Sequence[str], of_layers: Sequence[str]) -> Given:
@@ -64,14 +72,17 @@ def sort_arguments(arguments: Sequence[str], of_layers: Sequence[str]) -> Given:
     return Given(positionals, layers, options)
 
 
-def encoder_parser(command: str, usage: str, description: str, epilog: str) -> ConciseParser:
-    """Build the parser of such a command, so far without the options that all have.
+def encoder_parser(
+    command: str, usage: str, description: str, epilog: str, data_needs: str
+) -> ConciseParser:
+    """Build the parser of such a command, with the options that all have.
 
     Args:
         command: What stands after ``weince``.
         usage: What stands after that.
         description: What it does.
         epilog: Examples.
+        data_needs: What the data module must have.
     """
     parser = ConciseParser(
         prog=f"weince {command}",
@@ -84,16 +95,6 @@ def encoder_parser(command: str, usage: str, description: str, epilog: str) -> C
         "-c", "--config", action=ActionConfigFile,
         help="a YAML file, or the name of a packaged one, with settings of the data",
     )  # fmt: skip
-    return parser
-
-
-def add_encoder_arguments(parser: ConciseParser, data_needs: str) -> None:
-    """Add the options that all have.
-
-    Args:
-        parser: Where.
-        data_needs: What the data module must have, for the help.
-    """
     parser.add_argument(
         "--data", type=LightningDataModule,
         default={"class_path": "weince_lightning.data.VisionData"},
@@ -114,6 +115,7 @@ def add_encoder_arguments(parser: ConciseParser, data_needs: str) -> None:
         help="where the stride of a ResNet-50 stands, if the file does not tell: true for the 1x1 "
         "convolutions, as the paper says, false for the 3x3 ones, as in torchvision",
     )  # fmt: skip
+    return parser
 
 
 def show_help_if_asked(parser: ConciseParser, arguments: Sequence[str]) -> None:
@@ -124,91 +126,53 @@ def show_help_if_asked(parser: ConciseParser, arguments: Sequence[str]) -> None:
 
 
 def read_options(
-    parser: ConciseParser,
-    given: Given,
-    saved: RunSettings | None = None,
-    settings: Mapping[str, Any] | None = None,
+    parser: ConciseParser, given: Given, known: Mapping[str, Any] | None = None
+) -> Any:
+    """Read layers and options over the settings that are known otherwise."""
+    layers = [as_yaml(each) for each in (dict(known or {}), *given.layers) if each]
+    config = parser.parse_args(
+        [part for layer in layers for part in ("-c", layer)] + [*given.options]
+    )
+    if config.device == "cuda" and not torch.cuda.is_available():
+        parser.error("device must be one that torch finds, got cuda.")
+    return config
+
+
+def read_encoder_options(
+    parser: ConciseParser, given: Given, source: object, checkpoint: Checkpoint | None
 ) -> tuple[Any, dict[str, Any]]:
     """Read layers and options over the settings of a checkpoint, and name what overrides them.
 
     Args:
         parser: Of the command.
         given: The command line.
-        saved: What the checkpoint says, see :func:`saved_settings`.
-        settings: What of that matters here.
+        source: What the encoder comes from, for the error.
+        checkpoint: That file, opened; None where it is none.
 
     Returns:
         The configuration, and the same as in a file.
+
+    Raises:
+        UsageError: If neither the checkpoint nor the command line says what the data are.
     """
-    known = dict(settings or {})
-    layers = [as_yaml(each) for each in (known, *given.layers) if each]
-    config = parser.parse_args(
-        [part for layer in layers for part in ("-c", layer)] + [*given.options]
-    )
-    if config.device == "cuda" and not torch.cuda.is_available():
-        parser.error("device must be one that torch finds, got cuda.")
-    final = yaml.safe_load(parser.dump(config, "yaml", False))
-    if saved is not None:
-        report_overrides(saved._replace(settings=known), final)
+    run = None if checkpoint is None else checkpoint.run_settings
+    known: dict[str, Any] = {}
+    if run is not None:
+        refuse_built_in_python(built_data_arguments(run), given.sets, str(source))
+        saved = {"data": run.settings.get("data"), "backbone": saved_backbone(run)}
+        known = {name: value for name, value in saved.items() if value is not None}
+    if "data" not in known and not given.sets("data"):
+        raise UsageError(
+            f"{source} must hold the settings of its data, got none: give them, such as "
+            "-c data/cifar100."
+        )
+    config = read_options(parser, given, known)
+    final = yaml.safe_load(parser.dump(config, skip_unset=False))
+    report_overrides(known, final)
     return config, final
 
 
 def build(parser: ConciseParser, config: Any) -> Any:
     """Build the objects that a configuration names."""
-    # Its name since jsonargparse 4.49.
-    instantiate = getattr(parser, "instantiate", None) or parser.instantiate_classes
-    try:
-        return instantiate(config)
-    except Exception as error:
-        refused = refusal(error)
-        if not isinstance(refused, (ValueError, TypeError, ImportError, OSError)):
-            raise
-        parser.error(str(refused), refused)
-
-
-def saved_settings(
-    checkpoint: Checkpoint, given: Given
-) -> tuple[RunSettings | None, dict[str, Any]]:
-    """Return the settings of the run that wrote a checkpoint, and those of its data and backbone.
-
-    Args:
-        checkpoint: An open checkpoint.
-        given: The command line.
-
-    Returns:
-        None and an empty mapping for a file that is no checkpoint of Lightning.
-
-    Raises:
-        UsageError: If the checkpoint's data were built in Python and are not given.
-    """
-    run = checkpoint.run_settings
-    if run is None:
-        return None, {}
-    for key, name in built_data_arguments(run).items():
-        if not any(option.startswith(f"--{key}") for option in given.options):
-            raise UsageError(
-                f"--{key} must be given, by a class path: {checkpoint.source} was written with "
-                f"{name}, built in Python, which cannot be rebuilt from it."
-            )
-    settings = {name: run.settings[name] for name in ("data",) if name in run.settings}
-    backbone = saved_backbone(run)
-    return run, settings if backbone is None else {**settings, "backbone": backbone}
-
-
-def check_data_given(source: object, given: Given, settings: Mapping[str, Any]) -> None:
-    """Refuse to guess the images.
-
-    Raises:
-        UsageError: If neither the checkpoint nor the command line says which.
-    """
-    is_given = any(option.startswith("--data") for option in given.options)
-    if "data" not in settings and not is_given and not any("data" in each for each in given.layers):
-        raise UsageError(
-            f"{source} must hold the settings of its data, got none: give them, such as "
-            "-c data/cifar100."
-        )
-
-
-def one_line(error: BaseException) -> str:
-    """Return an error's message in one line."""
-    return " ".join(str(error).split()) or type(error).__name__
+    with refusals_reported(parser):
+        return parser.instantiate(config)

@@ -6,24 +6,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from weince_lightning.checkpoints import open_checkpoint
-from weince_lightning.cli.arguments import UsageError
+from weince_lightning.cli.arguments import UsageError, in_words_of_command
 from weince_lightning.cli.encoder_arguments import (
+    EXPECTED,
     Given,
-    add_encoder_arguments,
     build,
-    check_data_given,
     encoder_parser,
-    one_line,
-    read_options,
-    saved_settings,
+    read_encoder_options,
     show_help_if_asked,
     sort_arguments,
 )
-from weince_lightning.cli.messages import say
-from weince_lightning.cli.parser import ConciseParser
+from weince_lightning.cli.messages import say, table
+from weince_lightning.cli.parser import ConciseParser, refusals_reported
 from weince_lightning.cli.run_files import shown
 from weince_lightning.evaluation import KNNSettings, LinearSettings, evaluate_checkpoint
 from weince_lightning.evaluation.checkpoint import results_file
@@ -55,10 +52,6 @@ stopped goes on with the same command; one that is complete is not done again.
 _TITLES = {"linear": "linear probe", "knn": "kNN"}
 _OF_LAYERS = ("data", "linear", "knn", "device", "cache", "backbone", "v1_stride")
 
-Settings = TypeVar("Settings", LinearSettings, KNNSettings)
-
-_EXPECTED = (OSError, ValueError, TypeError, RuntimeError, ImportError)
-
 
 def evaluate_checkpoints(arguments: Sequence[str]) -> None:
     """Run ``weince evaluate``.
@@ -88,7 +81,7 @@ def evaluate_checkpoints(arguments: Sequence[str]) -> None:
         while jobs:
             checkpoint, evaluate = jobs.pop(0)  # with the images that it loads
             with _reported(checkpoint, failed):
-                say(_table(checkpoint, evaluate()))
+                say(_report(checkpoint, evaluate()))
     except KeyboardInterrupt:
         sys.stderr.write("\nweince: interrupted; the same command goes on from here.\n")
         raise SystemExit(130) from None
@@ -113,8 +106,9 @@ def _check_names(checkpoints: Sequence[Path]) -> None:
 def evaluation_parser() -> ConciseParser:
     """Build the parser of the options."""
     parser = encoder_parser(
-        "evaluate", "CKPT [CKPT ...] [-c LAYER ...] [options]", _DESCRIPTION, _EPILOG
-    )
+        "evaluate", "CKPT [CKPT ...] [-c LAYER ...] [options]", _DESCRIPTION, _EPILOG,
+        data_needs="a method evaluation_dataloader(split)",
+    )  # fmt: skip
     parser.add_argument(
         "--linear", type=LinearSettings | None, default=LinearSettings(),
         help="the linear probe, such as --linear.epochs 10; null leaves it out",
@@ -123,7 +117,6 @@ def evaluation_parser() -> ConciseParser:
         "--knn", type=KNNSettings | None, default=KNNSettings(),
         help="the nearest neighbours, such as --knn.k 20; null leaves them out",
     )  # fmt: skip
-    add_encoder_arguments(parser, "a method evaluation_dataloader(split)")
     parser.add_argument(
         "--cache", type=bool, default=True,
         help="whether to keep the features beside the checkpoint, for another evaluation",
@@ -134,21 +127,16 @@ def evaluation_parser() -> ConciseParser:
 def _job(parser: ConciseParser, path: Path, given: Given) -> Callable[[], dict[str, Any]]:
     """Read the arguments over the settings in the checkpoint, and build its data module."""
     checkpoint = open_checkpoint(path)
-    saved, settings = saved_settings(checkpoint, given)
-    check_data_given(path, given, settings)
-    config, final = read_options(parser, given, saved, settings)
-    linear = _settings(parser, "linear", LinearSettings, config.linear)
-    knn = _settings(parser, "knn", KNNSettings, config.knn)
-    if linear is None and knn is None:
-        parser.error("linear and knn must not both be null: nothing would be left.")
+    config, final = read_encoder_options(parser, given, path, checkpoint)
+    with refusals_reported(parser):
+        parts = build_parts(config)
     config.linear = config.knn = None  # they have been built
     built = build(parser, config)
     return partial(
         evaluate_checkpoint,
         checkpoint,
         built.data,
-        linear,
-        knn,
+        **parts,
         backbone=built.backbone,
         v1_stride=built.v1_stride,
         device=built.device,
@@ -157,14 +145,22 @@ def _job(parser: ConciseParser, path: Path, given: Given) -> Callable[[], dict[s
     )
 
 
-def _settings(
-    parser: ConciseParser, name: str, kind: type[Settings], given: Any
-) -> Settings | None:
-    """Build the settings of a part; None leaves it out."""
-    try:
-        return None if given is None else kind(**given)
-    except (ValueError, TypeError) as error:
-        parser.error(f"{name}.{error}")
+def build_parts(config: Any) -> dict[str, Any]:
+    """Build the settings of the probe and of the neighbours; None leaves one out.
+
+    Raises:
+        TypeError: If a value is of the wrong kind.
+        ValueError: If a number is out of its range, or both are left out.
+    """
+    parts: dict[str, Any] = {}
+    for name, kind in (("linear", LinearSettings), ("knn", KNNSettings)):
+        try:
+            parts[name] = None if config[name] is None else kind(**config[name])
+        except (ValueError, TypeError) as error:
+            raise type(error)(f"{name}.{error}") from error
+    if parts == {"linear": None, "knn": None}:
+        raise ValueError("linear and knn must not both be null: nothing would be left.")
+    return parts
 
 
 @contextmanager
@@ -175,16 +171,16 @@ def _reported(checkpoint: Path, failed: list[Path]) -> Iterator[None]:
     except UsageError:
         raise
     except Exception as error:
-        if not isinstance(error, _EXPECTED):
+        if not isinstance(error, EXPECTED):
             traceback.print_exception(error)
-        text = one_line(error)
+        text = in_words_of_command(error, {})
         named = text if str(checkpoint) in text else f"{checkpoint}: {text}"
         sys.stderr.write(f"weince: error: {named}\n")
         failed.append(checkpoint)
 
 
-def _table(checkpoint: Path, results: Mapping[str, Any]) -> str:
-    """Set the numbers in a table."""
+def _report(checkpoint: Path, results: Mapping[str, Any]) -> str:
+    """Say the numbers, and how they came about."""
     rows = [["", "test", "validation"]]
     for part, title in _TITLES.items():
         for name in results.get(part, {}):
@@ -192,11 +188,6 @@ def _table(checkpoint: Path, results: Mapping[str, Any]) -> str:
                 metric = name.removeprefix("test_")
                 cells = [_cell(results[part][f"{split}_{metric}"]) for split in ("test", "val")]
                 rows.append([f"{title} {metric.replace('_', ' ')}", *cells])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
     note = ""
     linear = results["settings"].get("linear", {})
     if linear.get("converge"):
@@ -216,9 +207,7 @@ def _table(checkpoint: Path, results: Mapping[str, Any]) -> str:
         )
     return (
         f"\nFrozen features of {shown(checkpoint)}, mean over the seeds (lowest-highest):\n"
-        + "".join(f"  {line}\n" for line in lines)
-        + note
-        + f"Results: {shown(results_file(checkpoint))}\n"
+        f"{table(rows)}{note}Results: {shown(results_file(checkpoint))}\n"
     )
 
 

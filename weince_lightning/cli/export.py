@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from weince_lightning.checkpoints import CheckpointError
 from weince_lightning.checkpoints.export import export_encoder, loading_code
-from weince_lightning.cli.arguments import CommandParser, UsageError
+from weince_lightning.cli.arguments import CommandParser, UsageError, in_words_of_command
 
 _DESCRIPTION = """\
 Write the encoder of a checkpoint, without projection head and loss, under the names that
@@ -40,10 +40,9 @@ def export(arguments: Sequence[str]) -> None:
     except CheckpointError:
         raise
     except (ValueError, OSError, ModuleNotFoundError) as error:
-        text = str(error)
-        text = f"--{text}" if text.startswith(("to ", "backbone ")) else text
+        text = in_words_of_command(error, {"to": "--to", "backbone": "--backbone"})
         kind = FileNotFoundError if isinstance(error, FileNotFoundError) else UsageError
-        raise kind(text.replace("or set force", "or --force")) from error
+        raise kind(text.replace("set force", "set --force")) from error
     size = sum(tensor.nbytes for tensor in weights.encoder.values()) / 2**20
     parts = Counter(name.partition(".")[0] for name in weights.left_out)
     parts["projection head"] = len(weights.projection_head)

@@ -22,7 +22,7 @@ from weince_lightning.cli.checkpoint_config import (
     with_checkpoint_config,
 )
 from weince_lightning.cli.messages import evaluation_report, fit_report, interruption_report, say
-from weince_lightning.cli.parser import ConciseParser, raised_in, refusal
+from weince_lightning.cli.parser import ConciseParser, raised_in, refusals_reported
 from weince_lightning.cli.run_files import SaveRunConfig, shown
 from weince_lightning.module.mismatch import CheckpointMismatchError
 
@@ -62,12 +62,8 @@ class WeinceCLI(LightningCLI):
 
         A link is passed over where the data module lacks the attribute or the model the argument.
         """
-        parser.set_defaults(
-            {
-                "model": {"class_path": "weince_lightning.ContrastiveModule"},
-                "data": {"class_path": "weince_lightning.data.VisionData"},
-            }
-        )
+        parser.set_defaults({"model": {"class_path": "weince_lightning.ContrastiveModule"}})
+        parser.set_defaults({"data": {"class_path": "weince_lightning.data.VisionData"}})
         for name in ("in_channels", "image_size"):
             parser.link_arguments(f"data.{name}", f"model.init_args.{name}", apply_on="instantiate")
         for action in parser._actions:
@@ -88,8 +84,8 @@ class WeinceCLI(LightningCLI):
             return
         self.config = parser.parse_args(with_checkpoint_config(self._arguments, saved))
         if saved is not None:
-            final = yaml.safe_load(parser.dump(self.config, "yaml", False))
-            report_overrides(saved, final[self.config.subcommand])
+            final = yaml.safe_load(parser.dump(self.config, skip_unset=False))
+            report_overrides(saved.settings, final[self.config.subcommand])
 
     def _parse_ckpt_path(self) -> None:
         """Refuse a damaged checkpoint at once, and leave the configuration as it is.
@@ -123,13 +119,8 @@ class WeinceCLI(LightningCLI):
 
     def instantiate_classes(self) -> None:
         """Build model, data and trainer; values that a class refuses are errors of the user."""
-        try:
+        with refusals_reported(self.parser):
             super().instantiate_classes()
-        except Exception as error:
-            refused = refusal(error)
-            if not isinstance(refused, (ValueError, TypeError, ImportError, OSError)):
-                raise
-            self.parser.error(str(refused), refused)
         self.trainer.callbacks.append(self._interrupt)  # type: ignore[attr-defined]
         if getattr(self.datamodule, "dataset", None) == "digits":
             # Half a second of work per epoch: processes to share it would cost more.
@@ -166,12 +157,7 @@ class WeinceCLI(LightningCLI):
 
     def predict(self, **arguments: Any) -> None:
         """Write features and labels beside the checkpoint, or into the working folder."""
-        arguments["return_predictions"] = True
-        try:
-            batches = self.trainer.predict(**arguments) or []
-        except Exception as error:
-            _refuse(error)
-            raise
+        batches = self._call("predict", {**arguments, "return_predictions": True}) or []
         if not batches or not all(
             isinstance(batch, tuple) and len(batch) == 2 for batch in batches
         ):
@@ -187,13 +173,16 @@ class WeinceCLI(LightningCLI):
 
     def _evaluate(self, subcommand: str, arguments: dict[str, Any]) -> None:
         # Lightning's table and ours would say the same.
+        self._call(subcommand, {**arguments, "verbose": False})
+        if self.trainer.is_global_zero and arguments["verbose"]:
+            say(evaluation_report(self.trainer, arguments["ckpt_path"]))
+
+    def _call(self, subcommand: str, arguments: dict[str, Any]) -> Any:
         try:
-            getattr(self.trainer, subcommand)(**{**arguments, "verbose": False})
+            return getattr(self.trainer, subcommand)(**arguments)
         except Exception as error:
             _refuse(error)
             raise
-        if self.trainer.is_global_zero and arguments["verbose"]:
-            say(evaluation_report(self.trainer, arguments["ckpt_path"]))
 
 
 def _refuse(error: BaseException) -> None:

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from lightning.pytorch import Trainer
@@ -11,7 +11,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
 from weince_lightning.callbacks.run_files import log_folder, newest_checkpoint
-from weince_lightning.cli.run_files import saved_config, shown
+from weince_lightning.cli.run_files import config_path, shown
 
 _HEADLINES = {
     "train/loss": "training loss",
@@ -55,11 +55,15 @@ def _by_number(name: str) -> list[str | int]:
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
-def table(rows: Iterable[tuple[str, str]]) -> str:
-    """Set rows in two columns."""
+def table(rows: Iterable[Sequence[str]]) -> str:
+    """Set rows in columns."""
     rows = list(rows)
-    width = max((len(label) for label, _ in rows), default=0)
-    return "".join(f"  {label:<{width}}  {value}\n" for label, value in rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = (
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    )
+    return "".join(f"  {line.rstrip()}\n" for line in lines)
 
 
 def checkpoints(trainer: Trainer, is_resumed: bool = False) -> list[tuple[str, str]]:
@@ -83,12 +87,12 @@ def fit_report(trainer: Trainer, is_resumed: bool = False) -> str:
         numbers = table(headlines(trainer.callback_metrics))
         return f"\nThe trial run works; nothing was written.\n{numbers}"
     logs, newest = log_folder(trainer), newest_checkpoint(trainer)
-    config = saved_config(trainer)
+    config = config_path(trainer)
     rows = headlines(trainer.callback_metrics) + checkpoints(trainer, is_resumed)
     if trainer.checkpoint_callbacks and not newest:
         rows.append(("checkpoint", "none: the run ended before the first was due"))
     rows += [("logs", shown(logs))] if logs else []
-    rows += [("configuration", shown(config))] if config else []
+    rows += [("configuration", shown(config))] if config and config.is_file() else []
     following = []
     if newest:
         following.append(f"  weince validate --ckpt_path {shown(newest)}\n")

@@ -7,6 +7,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
 
 from jsonargparse import Namespace, Path  # type: ignore[attr-defined]
@@ -111,13 +112,20 @@ class ConciseParser(LightningArgumentParser):
         return ""
 
 
-def refusal(error: BaseException) -> BaseException:
-    """Return what a class raised, from under what jsonargparse made of it."""
-    while raised_in(error).startswith("jsonargparse") and (
-        cause := error.__cause__ or error.__context__
-    ):
-        error = cause
-    return error
+@contextmanager
+def refusals_reported(parser: LightningArgumentParser) -> Iterator[None]:
+    """Make values that a class refuses, as the parser builds it, errors of the user."""
+    try:
+        yield
+    except Exception as error:
+        refusal: BaseException = error  # as the class raised it, from under jsonargparse's own
+        while raised_in(refusal).startswith("jsonargparse") and (
+            cause := refusal.__cause__ or refusal.__context__
+        ):
+            refusal = cause
+        if not isinstance(refusal, (ValueError, TypeError, ImportError, OSError)):
+            raise
+        parser.error(str(refusal), refusal)
 
 
 def raised_in(error: BaseException) -> str:

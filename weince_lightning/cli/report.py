@@ -4,7 +4,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from weince_lightning.cli.arguments import CommandParser, UsageError
+from weince_lightning.cli.arguments import CommandParser, UsageError, in_words_of_command
 from weince_lightning.reporting import report as compare_arms
 from weince_lightning.reporting import write_report
 from weince_lightning.reporting.comparison import DEFAULT_SELECT
@@ -47,7 +47,7 @@ def report(arguments: Sequence[str]) -> None:
         sys.stderr.write(f"weince: error: {error}\n")
         raise SystemExit(1) from None
     except ValueError as error:
-        raise UsageError(f"--{error}") from error
+        raise UsageError(in_words_of_command(error, {"select": "--select"})) from error
     files = write_report(comparison, options.folder, shlex.join(["weince", "report", *arguments]))
     blocks = [summary(comparison, width=100)]
     if any(arm.chosen is None for arm in comparison.arms) and not options.allow_incomplete:

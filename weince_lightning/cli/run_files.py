@@ -20,12 +20,6 @@ def config_path(trainer: Trainer) -> Path | None:
     return None if folder is None else folder / "config.yaml"
 
 
-def saved_config(trainer: Trainer) -> Path | None:
-    """Return the configuration of a run if it was saved."""
-    path = config_path(trainer)
-    return path if path is not None and path.is_file() else None
-
-
 def shown(path: str | Path) -> str:
     """Write a path as one types it: relative below the working folder, quoted where needed."""
     relative = os.path.relpath(path)
@@ -50,8 +44,7 @@ class SaveRunConfig(SaveConfigCallback):
         if path is None or not trainer.is_global_zero:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        # By position: "keep what is None" has another name since jsonargparse 4.49.
-        self.parser.save(self.config, path, "yaml", False, overwrite=True, multifile=False)
+        self.parser.save(self.config, path, skip_unset=False, overwrite=True, multifile=False)
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -62,4 +55,4 @@ class SaveRunConfig(SaveConfigCallback):
     @cached_property
     def _plain_config(self) -> Any:
         # Once: the parser checks every class again.
-        return yaml.safe_load(self.parser.dump(self.config, "yaml", False))
+        return yaml.safe_load(self.parser.dump(self.config, skip_unset=False))

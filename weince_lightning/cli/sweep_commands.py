@@ -55,13 +55,9 @@ def check_evaluate(arguments: Sequence[str]) -> None:
     Raises:
         ValueError: If ``evaluate`` would refuse them; the message is one line.
     """
-    from weince_lightning.cli.evaluate import evaluation_parser
-    from weince_lightning.evaluation import KNNSettings, LinearSettings
+    from weince_lightning.cli.evaluate import build_parts, evaluation_parser
 
-    config = _parse(evaluation_parser(), arguments)
-    for kind, given in ((LinearSettings, config.linear), (KNNSettings, config.knn)):
-        if given is not None:
-            kind(**given)
+    build_parts(_parse(evaluation_parser(), arguments))
 
 
 @cache

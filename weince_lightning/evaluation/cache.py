@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from weince_lightning.checkpoints import CheckpointError, read_checkpoint
 from weince_lightning.checkpoints.files import whole_file
-from weince_lightning.evaluation.features import extract_features
+from weince_lightning.evaluation.features import extract_features, is_read_in_order
 from weince_lightning.evaluation.progress import progress_bar
 from weince_lightning.functional.neighbours import UNKNOWN_LABEL, NoLabelError
 
@@ -59,7 +58,7 @@ def data_digest(loader: Iterable[Any]) -> str:
     images that are read for a spread of them; of another, over all samples.
     """
     digest = hashlib.sha256()
-    if not _is_read_in_order(loader):
+    if not is_read_in_order(loader):
         for images, labels, *_ in loader:
             _add(digest, images, labels)
         return digest.hexdigest()
@@ -73,17 +72,6 @@ def data_digest(loader: Iterable[Any]) -> str:
         image, label, *_ = data[place]
         _add(digest, image, label)
     return digest.hexdigest()
-
-
-def _is_read_in_order(loader: Iterable[Any]) -> bool:
-    """Whether features are computed sample by sample of the data set, whatever the sampler."""
-    if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset):
-        return False
-    sampler = loader.sampler
-    if loader.batch_size is None or getattr(sampler, "replacement", False):
-        return False
-    is_plain = isinstance(sampler, SequentialSampler | RandomSampler)
-    return is_plain and len(sampler) == len(loader.dataset)  # type: ignore[arg-type]
 
 
 def _known_labels(data: Any) -> NDArray[Any] | None:
@@ -121,15 +109,13 @@ def cached_features(
         def count(encoder: nn.Module, images: Any, features: Tensor) -> None:
             bar.update(len(features))
 
-        counter = encoder.register_forward_hook(count)
         try:
-            features, labels = extract_features(encoder, loader)
+            with encoder.register_forward_hook(count):
+                features, labels = extract_features(encoder, loader)
         except RuntimeError as error:
             raise ValueError(
                 f"the encoder must be one for the {name} images, got an error: {error}"
             ) from error
-        finally:
-            counter.remove()
     if file is not None:
         _write(file, {"features": features, "labels": labels})
     return features, labels

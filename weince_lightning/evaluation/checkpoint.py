@@ -140,15 +140,13 @@ def evaluate_checkpoint(
         knn=None if "knn" in known else knn,
         kept=kept,
     )
-    profile = None
-    if weights.layout == "weince_lightning":
-        profile = _loss_profile(opened, backbone, data, place)
+    is_ours = weights.layout == "weince_lightning"
     results = {
         "checkpoint": opened.path.name,
         "weights": digest,
         **known,
         **found,
-        **({} if profile is None else {"loss": profile}),
+        **(_loss_profile(opened, backbone, data, place) if is_ours else {}),
         "settings": {**settings, "data": data_settings, "device": place.type},
         "features": names,
     }
@@ -191,21 +189,22 @@ def _loss_profile(
     backbone: str | nn.Module | None,
     data: LightningDataModule,
     device: torch.device,
-) -> dict[str, Any] | None:
-    """Describe the loss of a module of ours on fixed views of the test images."""
+) -> dict[str, Any]:
+    """Describe, under "loss", the loss of a module of ours on fixed views of the test images."""
     given: dict[str, Any] = {"backbone": backbone} if isinstance(backbone, nn.Module) else {}
     try:
         module = ContrastiveModule.load_from_checkpoint(checkpoint, map_location=device, **given)
-        return loss_profile(
+        profile = loss_profile(
             module.loss,
             lambda images: module.encode(images.to(device))[1],
             data.test_dataloader(),
         )
+        return {"loss": profile}
     except Exception as error:
         # Whatever a foreign loss, module or data module raises: the accuracies do not need it.
         why = " ".join(str(error).split())
         _log.warning("the sharpness of the loss of %s is left out: %s", checkpoint.source, why)
-        return None
+        return {}
 
 
 def _loaders(data: LightningDataModule) -> dict[str, Iterable[Any]]:
@@ -250,12 +249,10 @@ def _features(
     device: torch.device,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return features and labels of the training images and of the test images, on the device."""
-    found = {
-        split: cached_features(
-            encoder, loader, folder and folder / f"features-{names[split]}.pt", split
-        )
-        for split, loader in loaders.items()
-    }
+    found = {}
+    for split, loader in loaders.items():
+        file = folder and folder / f"features-{names[split]}.pt"
+        found[split] = cached_features(encoder, loader, file, split)
     test_features, test_labels = found.pop("test")
     train_features, train_labels = (torch.cat(parts) for parts in zip(*found.values(), strict=True))
     return train_features.to(device), train_labels, test_features.to(device), test_labels

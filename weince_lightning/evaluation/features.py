@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     DistributedSampler,
     IterableDataset,
@@ -20,6 +21,7 @@ from torch.utils.data import (
 
 from weince_lightning.distributed import gather, rank, shared_counts, world_size
 from weince_lightning.functional.neighbours import NeighbourScores, neighbour_scores
+from weince_lightning.networks.encoders import evaluation_mode
 
 RECALL_AT = (1, 2, 5, 10, 20, 50)
 """Numbers of neighbours of the recall, as in the paper's tables."""
@@ -64,7 +66,8 @@ def extract_features(
     features: list[Tensor] = []
     labels: list[Tensor] = []
     numbers: list[Tensor] = []
-    with _evaluation(model), _buffers_of_first(model, is_shared):
+    plainly = torch.autocast(device.type, enabled=False)
+    with evaluation_mode(model), plainly, _buffers_of_first(model, is_shared):
         for number, (images, batch_labels, *_) in share:
             if images.is_floating_point():
                 images = images.to(dtype)
@@ -130,20 +133,6 @@ def _placement(model: nn.Module) -> tuple[torch.device, torch.dtype]:
 
 
 @contextmanager
-def _evaluation(model: nn.Module) -> Iterator[None]:
-    """Put the model into evaluation mode, and each of its parts back into its own."""
-    modes = [(module, module.training) for module in model.modules()]
-    device, _ = _placement(model)
-    try:
-        model.eval()
-        with torch.no_grad(), torch.autocast(device.type, enabled=False):
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
-@contextmanager
 def _buffers_of_first(model: nn.Module, is_shared: bool) -> Iterator[None]:
     """Lend the first process's buffers to the others: its checkpoint holds them.
 
@@ -174,9 +163,9 @@ def _share(batches: Iterable[Any], first: int, step: int) -> Iterator[tuple[int,
     ):
         return zip(numbers, islice(batches, first, None, step), strict=False)
     indices: Iterable[Any] = batches.batch_sampler
-    size, total = batches.batch_size, len(batches.dataset)  # type: ignore[arg-type]
-    if size is not None and _is_of_all(batches.sampler, total):
-        indices = [list(range(i, min(i + size, total))) for i in range(0, total, size)]
+    if is_read_in_order(batches):
+        places = SequentialSampler(batches.dataset)  # type: ignore[arg-type]
+        indices = BatchSampler(places, batches.batch_size, drop_last=False)  # type: ignore[arg-type]
     loader = DataLoader(
         batches.dataset,
         batch_sampler=list(indices)[first::step],
@@ -193,12 +182,19 @@ def _share(batches: Iterable[Any], first: int, step: int) -> Iterator[tuple[int,
     return zip(numbers, loader, strict=False)
 
 
-def _is_of_all(sampler: Any, total: int) -> bool:
-    """Whether a sampler only puts the whole data set in an order, or deals it to processes."""
-    if isinstance(sampler, RandomSampler) and sampler.replacement:
+def is_read_in_order(batches: Iterable[Any]) -> bool:
+    """Whether features are computed sample by sample of a loader's data set.
+
+    So they are if its sampler only puts the whole data set in an order, or deals it to processes.
+    """
+    if type(batches) is not DataLoader or isinstance(batches.dataset, IterableDataset):
         return False
-    is_order = isinstance(sampler, SequentialSampler | RandomSampler) and len(sampler) == total
-    return is_order or isinstance(sampler, DistributedSampler)
+    sampler = batches.sampler
+    if batches.batch_size is None or getattr(sampler, "replacement", False):
+        return False
+    is_order = isinstance(sampler, SequentialSampler | RandomSampler)
+    is_of_all = is_order and len(sampler) == len(batches.dataset)  # type: ignore[arg-type]
+    return is_of_all or isinstance(sampler, DistributedSampler)
 
 
 def _exchange(

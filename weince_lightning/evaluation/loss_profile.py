@@ -46,7 +46,8 @@ def loss_profile(
     Raises:
         ValueError: If there is no batch of at least two samples.
     """
-    loss = _in_evaluation_mode(loss)
+    if isinstance(loss, nn.Module):
+        loss = copy.deepcopy(loss).eval()  # its state would move with each batch
     found, tails = list[Sharpness](), list[dict[str, Tensor]]()
     with torch.no_grad():
         for z0, z1 in _projections(project, batches, num_batches):
@@ -83,11 +84,6 @@ def _projections(
     size = min(samples, BATCH_SIZE)
     pairs = zip(torch.split(z0, size), torch.split(z1, size), strict=True)
     return [pair for pair in pairs if len(pair[0]) == size][:num_batches]
-
-
-def _in_evaluation_mode(loss: Callable[[Tensor, Tensor], Tensor]) -> Any:
-    """Copy a loss whose state would move with each batch."""
-    return copy.deepcopy(loss).eval() if isinstance(loss, nn.Module) else loss
 
 
 def _evidence(loss: Any, z0: Tensor, z1: Tensor) -> list[dict[str, Tensor]]:

@@ -124,10 +124,5 @@ def _samples(name: str, features: Tensor, labels: Tensor, names: Tensor) -> Samp
 
 
 def _over_seeds(by_seed: Sequence[dict[str, float]]) -> Scores:
-    return {
-        name: {
-            "mean": fmean(scores[name] for scores in by_seed),
-            "values": [scores[name] for scores in by_seed],
-        }
-        for name in by_seed[0]
-    }
+    columns = {name: [scores[name] for scores in by_seed] for name in by_seed[0]}
+    return {name: {"mean": fmean(values), "values": values} for name, values in columns.items()}

@@ -76,7 +76,5 @@ def _build(kind: type, settings: Mapping[str, Any]) -> tuple[Any, dict[str, Any]
         config = parser.parse_object({"part": settings})
     except ArgumentError as error:
         raise ValueError(" ".join(str(error).split())) from error
-    plain: dict[str, Any] = yaml.safe_load(parser.dump(config, "yaml", False))["part"]
-    # Its name since jsonargparse 4.49.
-    instantiate = getattr(parser, "instantiate", None) or parser.instantiate_classes
-    return instantiate(config).part, plain
+    plain: dict[str, Any] = yaml.safe_load(parser.dump(config, skip_unset=False))["part"]
+    return parser.instantiate(config).part, plain

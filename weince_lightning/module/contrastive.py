@@ -122,8 +122,7 @@ class ContrastiveModule(RebuildableModule):
         learning_rate = float(check_number("learning_rate", learning_rate, above=0.0))
         weight_decay = float(check_number("weight_decay", weight_decay, at_least=0.0))
         warmup_fraction = float(check_number("warmup_fraction", warmup_fraction, at_least=0.0))
-        if warmup_fraction >= 1.0:
-            raise ValueError(f"warmup_fraction must be below 1, got {warmup_fraction}.")
+        check_number("warmup_fraction", warmup_fraction, below=1.0)
         check_choice("optimizer", optimizer, get_args(OptimizerName))
         check_choice("schedule", schedule, get_args(Schedule))
         if optimizer == "lars" and weight_decay == 0.0:

@@ -31,11 +31,8 @@ def build_optimizer(
     groups: list[dict[str, Any]] = [{"params": trained}]
     if weight_decay > 0.0:
         groups = [
-            {"params": [parameter for parameter in trained if parameter.ndim > 1]},
-            {
-                "params": [parameter for parameter in trained if parameter.ndim <= 1],
-                "weight_decay": 0.0,
-            },
+            {"params": [each for each in trained if each.ndim > 1]},
+            {"params": [each for each in trained if each.ndim <= 1], "weight_decay": 0.0},
         ]
     return _OPTIMIZERS[name](groups, lr=learning_rate, weight_decay=weight_decay)
 

@@ -17,7 +17,7 @@ def random_states(device: torch.device) -> dict[str, Any]:
     _, key, *rest = np.random.get_state()
     states = {
         "torch": torch.get_rng_state(),
-        "numpy": [torch.from_numpy(np.asarray(key).astype(np.int64)), *map(_plain, rest)],
+        "numpy": [torch.from_numpy(np.asarray(key).astype(np.int64)), *rest],
         "python": [version, torch.tensor(words), gauss],
     }
     if device.type == "cuda":
@@ -34,7 +34,3 @@ def restore_random_states(states: dict[str, Any], device: torch.device) -> None:
     random.setstate((version, tuple(words.tolist()), gauss))
     if "cuda" in states and device.type == "cuda":
         torch.cuda.set_rng_state(states["cuda"].cpu(), device)
-
-
-def _plain(number: Any) -> int | float:
-    return int(number) if isinstance(number, (int, np.integer)) else float(number)

@@ -222,14 +222,10 @@ def _constructor_arguments(module: LightningModule) -> tuple[dict[str, Any], dic
     for arguments, kind in zip(reversed(calls), constructors, strict=False):
         target.update({k: v for k, v in arguments.items() if k not in given})
         # Without names of its own for them, a constructor hands its positional arguments on.
-        if not _takes_any_positional(kind):
+        parameters = inspect.signature(kind).parameters.values()
+        if not any(each.kind is each.VAR_POSITIONAL for each in parameters):
             target = decided
     return given, decided
-
-
-def _takes_any_positional(kind: type) -> bool:
-    parameters = inspect.signature(kind).parameters.values()
-    return any(each.kind is each.VAR_POSITIONAL for each in parameters)
 
 
 def _class_to_build(name: str | None, cls: type) -> type:

@@ -1,15 +1,15 @@
 """Encoders by name, and the feature dimension of any encoder."""
 
 import inspect
-from collections.abc import Callable
-from importlib import import_module
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from weince_lightning.checks import did_you_mean
+from weince_lightning.checks import did_you_mean, import_extra
 from weince_lightning.networks.resnets import resnet18, resnet18_slim, resnet50
 from weince_lightning.networks.vision_transformer import vit_small
 
@@ -102,6 +102,23 @@ def feature_dimension(encoder: nn.Module, in_channels: int, image_size: int) -> 
     return features.shape[1]
 
 
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode without gradient, and then each of its parts back.
+
+    Args:
+        model: Some of whose parts may be in evaluation mode already.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
 def convnet(in_channels: int = 1, image_size: int = 16) -> nn.Sequential:
     """Return a small convolutional network for a CPU and images of 8 to 32 pixels; 512 features.
 
@@ -140,12 +157,7 @@ def _timm_encoder(
     name: str, in_channels: int, image_size: int, options: dict[str, Any]
 ) -> nn.Module:
     """Return timm's model of that name, without its classifier."""
-    try:
-        timm = import_module("timm")
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f'backbone "timm:{name}" needs timm: pip install weince-lightning[timm]'
-        ) from error
+    timm = import_extra("timm", "timm", f'backbone "timm:{name}"')
     if not timm.is_model(name.partition(".")[0]):
         raise ValueError(
             f'backbone must be "timm:NAME" with a model of timm, got "timm:{name}".'
@@ -163,11 +175,9 @@ def _timm_encoder(
 
 def _run_on_zeros(encoder: nn.Module, shape: tuple[int, ...]) -> object:
     """Return the encoder's output for zeros; modes and random state stay as they were."""
-    modes = [(module, module.training) for module in encoder.modules()]
     like = next(encoder.parameters(), torch.empty(0))
     zeros = torch.zeros(shape, dtype=like.dtype, device=like.device)
-    with torch.random.fork_rng([like.device] if like.is_cuda else []), torch.no_grad():
-        encoder.eval()
+    with torch.random.fork_rng([like.device] if like.is_cuda else []), evaluation_mode(encoder):
         try:
             return encoder(zeros)
         except RuntimeError as error:
@@ -175,6 +185,3 @@ def _run_on_zeros(encoder: nn.Module, shape: tuple[int, ...]) -> object:
                 f"backbone must take images of shape {shape[1:]} (in_channels, image_size twice), "
                 f"got the error: {error}"
             ) from error
-        finally:
-            for module, training in modes:
-                module.training = training

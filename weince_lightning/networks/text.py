@@ -1,13 +1,12 @@
 """Text encoders of transformers, with one feature vector per sentence."""
 
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
-from weince_lightning.checks import did_you_mean
+from weince_lightning.checks import did_you_mean, import_extra
 
 Pooling = Literal["cls", "mean"]
 
@@ -44,12 +43,7 @@ class TextEncoder(nn.Module):
         super().__init__()
         if pooling not in get_args(Pooling):
             raise ValueError(f'pooling must be "cls" or "mean", got {pooling!r}.')
-        try:
-            transformers: Any = import_module("transformers")
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                "a text encoder needs transformers: pip install weince-lightning[text]"
-            ) from error
+        transformers = import_extra("transformers", "text", "a text encoder")
         self.pooling = pooling
         self.model = _build(transformers, str(encoder), dict(options or {}))
         # Unused, it would have no gradient, which DistributedDataParallel refuses.

@@ -75,12 +75,7 @@ class TailMonitor(Callback):
         self._next_step = self._following(trainer.global_step) if trainer.global_step else 1
 
     def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Log the batch's tail evidence if it is this step's turn."""
         step = trainer.global_step

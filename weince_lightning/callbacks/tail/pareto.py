@@ -1,5 +1,6 @@
 """The shape of the validation samples' tail, once per epoch."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from weince_lightning.functional.vectors import unit_vectors
 
 MAX_SAMPLES = 1000
 """Samples of all processes that are compared with each other."""
+
+_NOT_FOUND = [math.nan] * 3
 
 
 class TailShapeLog:
@@ -57,7 +60,7 @@ class TailShapeLog:
             return False
         empty = torch.empty(0, 2, max(widths), device=pl_module.device)
         everyone = gather(torch.cat([empty, *kept]))
-        found = [float("nan")] * 3
+        found = _NOT_FOUND
         if trainer.is_global_zero:
             layout = getattr(getattr(pl_module, "loss", None), "layout", "views")
             found = _fit(everyone, across=layout != "views")
@@ -73,8 +76,6 @@ def _fit(views: Tensor, across: bool) -> list[float]:
     unit = unit_vectors(finite).cpu().numpy()
     pooled = pool_views(unit[:, 0], unit[:, 1], across=across)
     if pooled is None:
-        return [float("nan")] * 3
+        return _NOT_FOUND
     fit = fit_threshold(pooled.tail, np.random.default_rng(0), num_resamples=200)
-    if fit.xi is None:
-        return [float("nan")] * 3
-    return [fit.xi, *(fit.xi_interval or (float("nan"), float("nan")))]
+    return _NOT_FOUND if fit.xi is None else [fit.xi, *(fit.xi_interval or _NOT_FOUND[1:])]

@@ -65,23 +65,16 @@ def read_picture(z0: Tensor, z1: Tensor, terms: Any, loss: Any) -> TailPicture |
     own_places = [place - sum(sizes[: rank()]) for place in shown]
     tails = _tails(groups, own_places, tail_size(most, *size))
     fit = fit_tail(tails, num_negatives[shown].long(), most, *size)
-    softmax, weince = everyone[usable, 6:].mean(dim=0).view(2, len(HARDEST)).numpy()
+    shortfalls = [
+        row[: tail_size(int(number), *size)].numpy()
+        for row, number in zip(tails, num_negatives[shown], strict=True)
+    ]
+    fields = [SHOWN, shortfalls, fit.num_points.int().tolist(), *everyone[shown, :4].T.tolist()]
+    anchors = [AnchorTail(*values) for values in zip(*fields, strict=True)]
+    # Under softmax, then under WEINCE.
+    shares = everyone[usable, 6:].mean(dim=0).view(2, len(HARDEST)).numpy()
     return TailPicture(
-        rho[usable].numpy(),
-        gate[usable].numpy(),
-        float(tail.rho0),
-        [
-            AnchorTail(
-                name,
-                tails[i, : tail_size(int(num_negatives[place]), *size)].numpy(),
-                int(fit.num_points[i]),
-                *everyone[place, :4].tolist(),
-            )
-            for i, (name, place) in enumerate(zip(SHOWN, shown, strict=True))
-        ],
-        HARDEST,
-        softmax,
-        weince,
+        rho[usable].numpy(), gate[usable].numpy(), float(tail.rho0), anchors, HARDEST, *shares
     )
 
 
@@ -103,15 +96,9 @@ def _shares(groups: list[Candidates], tail: Any, loss: Any) -> Tensor:
             rows = slice(first, first := first + len(block.anchors))
             scores = score(block, compare(block))
             gate, shape = tail.gate[rows], tail.shape[rows]
-            found.append(
-                torch.cat(
-                    [
-                        gradient_shares(scores, blend, loss.temperature, HARDEST)
-                        for blend in (Blend(torch.ones_like(gate)), Blend(1 - gate, gate * shape))
-                    ],
-                    dim=1,
-                )
-            )
+            blends = (Blend(torch.ones_like(gate)), Blend(1 - gate, gate * shape))
+            shares = [gradient_shares(scores, blend, loss.temperature, HARDEST) for blend in blends]
+            found.append(torch.cat(shares, dim=1))
     return torch.cat(found).to(tail.rho)
 
 
