@@ -77,7 +77,10 @@ def test_names_are_seen_from_the_file_and_then_packaged_never_from_the_working_f
     [
         ("layers: [a.yaml]", r"a.yaml, line 1: layers must not lead back .*, got .*a.yaml"),
         ("x: 1\nlayers: base", r"line 2: layers must be .* got 'base'. Write layers: \[base\]."),
-        ("layers: [sweeps/digits]", r"a.yaml, line 1: .* a sweep: weince sweep sweeps/digits"),
+        (
+            "layers: [sweeps/digits]",
+            r"line 1: .* It is a sweep: weince sweep sweeps/digits.",
+        ),
         (
             "layers: [data/cifar1000]",
             r"a.yaml, line 1: layers must name .*got 'data/cifar1000'. .*'data/cifar100'",

@@ -44,6 +44,29 @@ def packaged_sweeps() -> dict[str, Path]:
     return {name: path for name, path in _packaged().items() if name.startswith(_SWEEPS)}
 
 
+def find_packaged(name: str, condition: str) -> Path:
+    """Find a packaged configuration.
+
+    Args:
+        name: Its name, with or without ``.yaml``.
+        condition: What is asked of the name, for the error: "-c must name a file or a packaged".
+
+    Returns:
+        Its file.
+
+    Raises:
+        YAMLFileError: If there is none; the message names the nearest one.
+    """
+    known, wanted = packaged_configs(), name.removesuffix(".yaml")
+    if wanted in known:
+        return known[wanted]
+    if wanted in packaged_sweeps():
+        mend = f"It is a sweep: weince sweep {wanted}."
+    else:
+        mend = f"The nearest packaged one is {nearest_words(wanted, known, cutoff=0)[0]!r}."
+    raise YAMLFileError(f"{condition} configuration, got {name!r}. {mend}")
+
+
 def read_layers(path: str | Path) -> list[Layer]:
     """Read a configuration: the layers that it names under ``layers``, in order, then itself.
 
@@ -126,17 +149,7 @@ def _expand(text: str, source: Path | None, above: tuple[Path, ...]) -> Iterator
 def _find(name: str, folder: Path, where: str) -> Path:
     if (folder / name).is_file():
         return folder / name
-    known, wanted = packaged_configs(), name.removesuffix(".yaml")
-    if wanted in known:
-        return known[wanted]
-    if wanted in packaged_sweeps():
-        raise YAMLFileError(
-            f"{where} must name settings of a run, got {name!r}, a sweep: weince sweep {name}"
-        )
-    raise YAMLFileError(
-        f"{where} must name files, seen from {folder}, or packaged configurations, got {name!r}. "
-        f"The nearest packaged one is {nearest_words(wanted, known, cutoff=0)[0]!r}."
-    )
+    return find_packaged(name, f"{where} must name files, seen from {folder}, or packaged")
 
 
 def _merge(under: dict[str, Any], over: dict[str, Any]) -> None:

@@ -284,7 +284,7 @@ def test_wrong_features_are_refused(queries, bank, k, message):
         ({"recall_at": (0,)}, r"recall_at must hold numbers of at least 1, got \(0,\)"),
         ({"temperature": 0.0}, "temperature must be positive, got 0.0"),
         ({"query_labels": torch.zeros(3)}, r"query_labels must hold one label per row .*\(2\)"),
-        ({"queries": torch.ones(2)}, r"features must have shape \(samples, features\)"),
+        ({"queries": torch.ones(2)}, r"queries must have shape \(samples, features\)"),
         ({"bank_labels": torch.tensor([-1, -1])}, "bank_labels must hold a label other than -1"),
     ],
 )

@@ -8,8 +8,14 @@ from itertools import pairwise
 from os.path import isfile
 from typing import NoReturn
 
-from weince_lightning.checks import did_you_mean, nearest_words
-from weince_lightning.layers import Layer, packaged_configs, parse_layers, read_layers
+from weince_lightning.checks import did_you_mean
+from weince_lightning.layers import (
+    Layer,
+    find_packaged,
+    packaged_configs,
+    parse_layers,
+    read_layers,
+)
 from weince_lightning.yaml_files import YAMLFileError
 
 DEFAULT_CONFIG = "digits"
@@ -146,14 +152,10 @@ def find_config(name: str) -> str:
     """
     if isfile(name) or not re.fullmatch(r"[\w./~-]+", name):
         return name
-    known = packaged_configs()
-    wanted = name.removesuffix(".yaml")
-    if wanted in known:
-        return str(known[wanted])
-    raise UsageError(
-        f"-c must name a YAML file or a packaged configuration, got {name!r}. "
-        f"The nearest packaged one is {nearest_words(wanted, known, cutoff=0)[0]!r}."
-    )
+    try:
+        return str(find_packaged(name, "-c must name a YAML file or a packaged"))
+    except YAMLFileError as error:
+        raise UsageError(str(error)) from error
 
 
 def read_config(name: str) -> list[Layer]:

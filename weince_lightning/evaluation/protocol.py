@@ -12,7 +12,7 @@ from weince_lightning.evaluation.knn import score_neighbours
 from weince_lightning.evaluation.linear import train_probes
 from weince_lightning.evaluation.samples import Samples
 from weince_lightning.evaluation.settings import KNNSettings, LinearSettings
-from weince_lightning.functional.neighbours import UNKNOWN_LABEL, NoLabelError
+from weince_lightning.functional.neighbours import UNKNOWN_LABEL, known_labels
 
 Scores = dict[str, dict[str, Any]]
 """For each metric ``{"mean": mean over the seeds, "values": [one for each seed]}``."""
@@ -96,20 +96,7 @@ def evaluate(
 
 def _samples(name: str, features: Tensor, labels: Tensor, names: Tensor) -> Samples:
     """Keep the labelled samples, and number their classes."""
-    if features.ndim != 2:
-        raise ValueError(
-            f"{name}_features must have shape (samples, features), got {tuple(features.shape)}."
-        )
-    if labels.shape != features.shape[:1]:
-        raise ValueError(
-            f"{name}_labels must hold one label per row of {name}_features ({len(features)}), got "
-            f"shape {tuple(labels.shape)}."
-        )
-    has_label = labels != UNKNOWN_LABEL
-    if not has_label.any():
-        raise NoLabelError(
-            f"{name}_labels must hold a label other than -1, got {len(labels)} of -1."
-        )
+    has_label = known_labels(f"{name}_features", features, f"{name}_labels", labels)
     if not has_label.all():
         features, labels = features[has_label.to(features.device)], labels[has_label]
     finite = features.isfinite().all(dim=1)

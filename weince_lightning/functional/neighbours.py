@@ -186,8 +186,12 @@ def neighbour_scores(
     for name, numbers in (("k", k), ("recall_at", recall_at)):
         if not numbers or min(numbers) < 1:
             raise ValueError(f"{name} must hold numbers of at least 1, got {tuple(numbers)}.")
-    queries, wanted, num_queries = _usable("query", queries, query_labels)
-    bank, bank_labels, _ = _usable("bank", bank, bank_labels)
+    query_labels, bank_labels = query_labels.cpu(), bank_labels.cpu()
+    is_query = known_labels("queries", queries, "query_labels", query_labels)
+    is_bank = known_labels("bank", bank, "bank_labels", bank_labels)
+    num_queries = int(is_query.sum())
+    queries, wanted = _usable(is_query, queries, query_labels)
+    bank, bank_labels = _usable(is_bank, bank, bank_labels)
     if not len(queries) or not len(bank):
         return NeighbourScores(torch.zeros(len(k)), torch.zeros(len(recall_at)))
     nearest = nearest_neighbours(queries, bank, max(*k, *recall_at))
@@ -200,27 +204,45 @@ def neighbour_scores(
     )
 
 
-def _usable(name: str, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, int]:
-    """Keep the samples with label and finite features; count those with label."""
+def known_labels(features_name: str, features: Tensor, labels_name: str, labels: Tensor) -> Tensor:
+    """Tell which samples have a label, and check the shapes.
+
+    Args:
+        features_name: What the caller calls the features, for errors.
+        features: Shape ``(samples, features)``.
+        labels_name: What the caller calls the labels.
+        labels: Shape ``(samples,)``; -1 is unknown.
+
+    Returns:
+        Shape ``(samples,)``, on the device of the labels.
+
+    Raises:
+        NoLabelError: If none has a label.
+        ValueError: If shapes do not fit together.
+    """
     if features.ndim != 2:
         raise ValueError(
-            f"features must have shape (samples, features), got {tuple(features.shape)}."
+            f"{features_name} must have shape (samples, features), got {tuple(features.shape)}."
         )
     if labels.shape != features.shape[:1]:
         raise ValueError(
-            f"{name}_labels must hold one label per row of features ({len(features)}), "
-            f"got shape {tuple(labels.shape)}."
+            f"{labels_name} must hold one label per row of {features_name} ({len(features)}), got "
+            f"shape {tuple(labels.shape)}."
         )
-    labels = labels.cpu()
     has_label = labels != UNKNOWN_LABEL
     if not has_label.any():
         raise NoLabelError(
-            f"{name}_labels must hold a label other than -1, got {len(labels)} of -1."
+            f"{labels_name} must hold a label other than -1, got {len(labels)} of -1."
         )
+    return has_label
+
+
+def _usable(has_label: Tensor, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Keep the samples with label and finite features."""
     kept = has_label & _is_finite(features).cpu()
     if not kept.all():  # otherwise it would be a copy
         features, labels = features[kept.to(features.device)], labels[kept]
-    return features, labels, int(has_label.sum())
+    return features, labels
 
 
 def _length(rows: Tensor) -> Tensor:
