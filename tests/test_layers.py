@@ -83,7 +83,7 @@ def test_names_are_seen_from_the_file_and_then_packaged_never_from_the_working_f
         ),
         (
             "layers: [data/cifar1000]",
-            r"a.yaml, line 1: layers must name .*got 'data/cifar1000'. .*'data/cifar100'",
+            r"line 1: layers, seen from .*must name .*got 'data/cifar1000'. .*'data/cifar100'",
         ),
     ],
 )

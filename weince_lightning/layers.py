@@ -44,12 +44,12 @@ def packaged_sweeps() -> dict[str, Path]:
     return {name: path for name, path in _packaged().items() if name.startswith(_SWEEPS)}
 
 
-def find_packaged(name: str, condition: str) -> Path:
+def find_packaged(name: str, place: str) -> Path:
     """Find a packaged configuration.
 
     Args:
         name: Its name, with or without ``.yaml``.
-        condition: What is asked of the name, for the error: "-c must name a file or a packaged".
+        place: Where it stands, for the error: "-c", a file and its line.
 
     Returns:
         Its file.
@@ -61,10 +61,14 @@ def find_packaged(name: str, condition: str) -> Path:
     if wanted in known:
         return known[wanted]
     if wanted in packaged_sweeps():
-        mend = f"It is a sweep: weince sweep {wanted}."
-    else:
-        mend = f"The nearest packaged one is {nearest_words(wanted, known, cutoff=0)[0]!r}."
-    raise YAMLFileError(f"{condition} configuration, got {name!r}. {mend}")
+        raise YAMLFileError(
+            f"{place} must name settings of a run, got {name!r}. "
+            f"It is a sweep: weince sweep {wanted}."
+        )
+    raise YAMLFileError(
+        f"{place} must name a YAML file or a packaged configuration, got {name!r}. "
+        f"The nearest packaged one is {nearest_words(wanted, known, cutoff=0)[0]!r}."
+    )
 
 
 def read_layers(path: str | Path) -> list[Layer]:
@@ -149,7 +153,7 @@ def _expand(text: str, source: Path | None, above: tuple[Path, ...]) -> Iterator
 def _find(name: str, folder: Path, where: str) -> Path:
     if (folder / name).is_file():
         return folder / name
-    return find_packaged(name, f"{where} must name files, seen from {folder}, or packaged")
+    return find_packaged(name, f"{where}, seen from {folder},")
 
 
 def _merge(under: dict[str, Any], over: dict[str, Any]) -> None:

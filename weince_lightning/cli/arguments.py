@@ -153,7 +153,7 @@ def find_config(name: str) -> str:
     if isfile(name) or not re.fullmatch(r"[\w./~-]+", name):
         return name
     try:
-        return str(find_packaged(name, "-c must name a YAML file or a packaged"))
+        return str(find_packaged(name, "-c"))
     except YAMLFileError as error:
         raise UsageError(str(error)) from error
 
