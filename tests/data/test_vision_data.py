@@ -12,7 +12,7 @@ from lightning.pytorch.cli import LightningCLI
 from torchvision.transforms import v2
 
 from weince_lightning.data import VisionData
-from weince_lightning.data.sources import MissingDataError
+from weince_lightning.data.images import MissingDataError
 from weince_lightning.data.table import DATASETS
 
 ON_DISK = [name for name in DATASETS if name != "digits"]

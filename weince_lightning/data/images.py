@@ -2,11 +2,21 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import ExifTags, Image
+
+
+class MissingDataError(FileNotFoundError):
+    """Files of a data set are absent, cut off or damaged."""
+
+    def __str__(self) -> str:
+        """Return the message, one line; torch puts the traceback of a worker process before it."""
+        last = super().__str__().rstrip().rpartition("\n")[2]
+        return last.removeprefix(f"{type(self).__module__}.{type(self).__qualname__}: ")
 
 
 class Images(Protocol):
@@ -79,13 +89,64 @@ class ImageFiles:
         return len(self.labels)
 
     def __getitem__(self, index: int) -> Image.Image:
-        """Read one file."""
+        """Read one file as a viewer shows it: upright, on white where it is transparent.
+
+        Returns:
+            The image, grey (mode ``L``) or RGB with 8 bits per channel.
+
+        Raises:
+            MissingDataError: If the file is damaged, or its values have no known range.
+        """
         path = os.fsdecode(self._paths[index])
         try:
-            with Image.open(path) as image:
+            # A file object, not its name: Pillow 13 maps uncompressed TIFF files that it is to turn
+            # into memory with height and width exchanged.
+            with open(path, "rb") as file, Image.open(file) as image:
                 image.load()
-        except OSError as error:
-            raise OSError(f"{path} must hold a whole image, got an error: {error}.") from error
-        if image.mode[0] in "IF":  # Pillow would clip the values instead of scaling them
-            raise ValueError(f"{path} must hold 8 bits per channel, got mode {image.mode}.")
-        return image
+                return _as_shown(image)
+        except Exception as error:
+            # By place, not by class: Pillow's decoders raise whatever a damaged file leads them to.
+            found = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(".")
+            raise MissingDataError(
+                f"{path} must hold a whole image of 8 or 16 bits per channel, got {found}. "
+                "Replace the file or take it out of the folder."
+            ) from error
+
+
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What makes an image upright, by its EXIF orientation (1: nothing)."""
+
+_SCALED_TO_16 = ("PNG", "PPM")
+"""Formats of which Pillow brings deep grey values to 0-65535, in mode ``I``."""
+
+
+def _as_shown(image: Image.Image) -> Image.Image:
+    """Bring a decoded file to 8 bits, grey or RGB, and upright."""
+    orientation = None
+    # Metadata can be damaged where the pixels are whole. For that reason not exif_transpose, which
+    # also rewrites them.
+    with suppress(Exception):
+        orientation = image.getexif().get(ExifTags.Base.Orientation)
+    is_deep = image.mode.startswith("I;16") or (image.mode == "I" and image.format in _SCALED_TO_16)
+    if is_deep:
+        # The high byte, which Pillow itself keeps of colours of 16 bits; its convert would clip.
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    elif image.mode in ("I", "F"):
+        raise ValueError(f"mode {image.mode}, whose range of values is unknown")
+    elif image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image).convert("RGB")
+    elif image.mode == "1":
+        image = image.convert("L")
+    elif image.mode != "L":
+        image = image.convert("RGB")
+    return image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image

@@ -1,13 +1,17 @@
 """Readers of the data sets: each takes the data folder and a split, and returns the images.
 
 A reader knows one format on disk. Where files are absent, cut off or damaged it raises
-:class:`MissingDataError`, which says what was looked for, where, and what is there instead.
+:class:`~weince_lightning.data.images.MissingDataError`, which says what was looked for, where, and
+what is there instead.
 """
 
 import gzip
+import hashlib
 import math
+import os
 import pickle
 import zlib
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,16 +19,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from torchvision import datasets
-from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
+from torchvision.datasets.folder import IMG_EXTENSIONS
 
-from weince_lightning.data.images import ImageFiles, Images, StoredImages
+from weince_lightning.data.folders import (
+    class_folders,
+    has_images,
+    image_files,
+    is_hidden,
+    warn_of_left_out,
+)
+from weince_lightning.data.images import ImageFiles, Images, MissingDataError, StoredImages
 
 PICKLE_ERRORS = (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError)
 """What a cut-off or foreign file raises while it is unpickled and taken apart."""
 
 
-class MissingDataError(FileNotFoundError):
-    """Files of a data set are absent, cut off or damaged."""
+SPLITS = ("training", "test", "testing", "val", "valid", "validation")
+"""Folders that stand beside ``train``: without it they are no classes."""
 
 
 def read_digits(data_dir: Path, split: str) -> Images:
@@ -125,6 +136,7 @@ def read_tiny_imagenet(data_dir: Path, split: str) -> Images:
             (str(path), label)
             for name, label in classes.items()
             for path in sorted((folder / "train" / name / "images").glob("*.JPEG"))
+            if not is_hidden(path.name)
         ]
         filled = {label for _, label in found}
         empty = [f"{name}/images/*.JPEG" for name, i in classes.items() if i not in filled]
@@ -142,36 +154,70 @@ def read_tiny_imagenet(data_dir: Path, split: str) -> Images:
 def read_image_folder(data_dir: Path, split: str) -> Images:
     """Read image files: ``train/<class>/...``, and ``test/`` or else ``val/`` as the test set.
 
-    The class folders of ``train`` count, in alphabetical order. Without any, the images lie
-    directly in the folder and their labels are unknown (-1).
+    The class folders of ``train`` count, in alphabetical order, with the folders below them.
+    Without any, the images lie directly in the folder and their labels are unknown (-1).
+
+    A folder without ``train`` is read in the same way, and a fifth of its images is the test set.
+    A hash of an image's path in the folder chooses them: they stay the same where images are added
+    and wherever the folder lies.
+
+    Hidden entries, files of other suffixes, images beside class folders and links that lead back
+    are not used; a warning counts them.
     """
     classes = image_folder_classes(data_dir)
-    folder = data_dir / "train"
-    if split == "test":
+    has_splits = (data_dir / "train").is_dir()
+    folder = data_dir / "train" if has_splits else data_dir
+    if has_splits and split == "test":
         folder = data_dir / ("test" if (data_dir / "test").is_dir() else "val")
-    _require(data_dir, [folder.name])
+        _require(data_dir, [folder.name])
+    left_out: Counter[str] = Counter()
+    files = [(path, -1) for path in image_files(folder, left_out, nested=False)]
     if classes:
-        labels = {name: label for label, name in enumerate(classes)}
-        found_classes = {path.name for path in folder.iterdir() if path.is_dir()}
-        unexpected_classes = found_classes - set(classes)
-        if unexpected_classes:
+        if files:
+            left_out["beside the class folders"] += len(files)
+        unexpected_classes = set(class_folders(folder)) - set(classes)
+        if has_splits and unexpected_classes:
             found = f"also {', '.join(sorted(unexpected_classes))}"
             raise MissingDataError(_broken(folder, "hold class folders of train only", found))
-        files = make_dataset(str(folder), labels, extensions=IMG_EXTENSIONS, allow_empty=True)
-    else:
-        images = (path for path in folder.iterdir() if path.suffix.lower() in IMG_EXTENSIONS)
-        files = [(str(path), -1) for path in sorted(images)]
+        files = [
+            (path, label)
+            for label, name in enumerate(classes)
+            if (folder / name).is_dir()
+            for path in image_files(folder / name, left_out)
+        ]
+    warn_of_left_out(folder, left_out)
     if not files:
         raise MissingDataError(
             _broken(folder, f"hold images ({', '.join(IMG_EXTENSIONS)})", "none")
         )
+    if not has_splits:
+        part = [file for file in files if _is_held_out(file[0], folder) == (split == "test")]
+        if not part:
+            found = f"none for {split} of {len(files)}"
+            raise MissingDataError(
+                _broken(folder, "hold images for training and, about a fifth, for test", found)
+            )
+        files = part
     return ImageFiles(*zip(*files, strict=True))
 
 
 def image_folder_classes(data_dir: Path) -> list[str]:
-    """List the class folders of an image folder's ``train``."""
-    _require(data_dir, ["train"])
-    return sorted(path.name for path in (data_dir / "train").iterdir() if path.is_dir())
+    """List the classes of an image folder: the folders in ``train``, or else those with images."""
+    if (data_dir / "train").is_dir():
+        return class_folders(data_dir / "train")
+    folders = class_folders(data_dir) if data_dir.is_dir() else []
+    classes = [name for name in folders if has_images(data_dir / name)]
+    # A test set is no class: a folder that holds one lacks its training images.
+    has_split = any(name.lower() in SPLITS for name in folders)
+    if has_split or not (data_dir.is_dir() and has_images(data_dir)):
+        _require(data_dir, ["train"])
+    return classes
+
+
+def _is_held_out(path: str, folder: Path) -> bool:
+    """Whether an image belongs to the fifth that is the test set of a folder without splits."""
+    name = Path(path).relative_to(folder).as_posix()
+    return int.from_bytes(hashlib.sha256(os.fsencode(name)).digest()[:8]) < 2**64 // 5
 
 
 def _read_torchvision(kind: Any, data_dir: Path, **split: Any) -> Any:

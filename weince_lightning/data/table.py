@@ -116,7 +116,8 @@ DATASETS = {
         num_classes=None,
         augmentation=views.colour_augmentation,
         how_to_get="Put the images into data_dir/train/<class>/ and those of the test set into "
-        "data_dir/test/<class>/; without class folders the labels are unknown.",
+        "data_dir/test/<class>/, or all into data_dir/<class>/, of which a fifth becomes the test "
+        "set; without class folders the labels are unknown.",
         in_memory=False,
     ),
 }

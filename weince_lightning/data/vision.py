@@ -9,10 +9,10 @@ from torch.utils.data import DataLoader
 
 from weince_lightning.checks import check_flag, check_integer, check_number, did_you_mean
 from weince_lightning.data.batch_views import BatchViews
-from weince_lightning.data.images import Images
+from weince_lightning.data.images import Images, MissingDataError
 from weince_lightning.data.seeded import SeededData
 from weince_lightning.data.selections import EvaluationImages, TwoViewsOfImages
-from weince_lightning.data.sources import MissingDataError, image_folder_classes
+from weince_lightning.data.sources import image_folder_classes
 from weince_lightning.data.table import DATASETS
 from weince_lightning.data.views import EvaluationView, Transform, TwoViews
 from weince_lightning.functional.splits import stratified_split
@@ -30,7 +30,8 @@ class VisionData(SeededData):
     Args:
         dataset: Name of a data set: digits, fashion_mnist, cifar10, cifar100, stl10, imagenet32,
             tiny_imagenet or image_folder.
-        data_dir: Folder with the files of the data set, or with the data set's own folder.
+        data_dir: Folder with the files of the data set, or with the data set's own folder; for
+            image_folder see :func:`~weince_lightning.data.sources.read_image_folder`.
         batch_size: Images per batch and process, at least 1; a training batch should hold 2.
         num_workers: Processes that load images beside the main one.
         image_size: Side of the images in pixels; None is the data set's own.
