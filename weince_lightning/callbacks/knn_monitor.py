@@ -151,7 +151,8 @@ def _batches(trainer: Trainer, source: str | DataLoader[Any], split: str) -> Ite
     """
     if isinstance(source, str):
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        source, split = data.evaluation_dataloader(source), source
+        split = source
+        source = data.evaluation_dataloader(split)
     # Of whole numbers that of batches, else the share; a data module may have splits of its own.
     limit = getattr(trainer, f"limit_{split}_batches", 1.0)
     if isinstance(limit, float) and 0.0 < limit < 1.0:

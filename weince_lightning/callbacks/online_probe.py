@@ -108,7 +108,8 @@ class OnlineLinearProbe(Callback):
         features, labels = read_rows(outputs)
         self._train_labels.add(labels)
         is_free = features.device.type == "cpu" and trainer.world_size == 1
-        is_logged = (batch_idx + 1) % max(1, trainer.log_every_n_steps) == 0
+        steps = max(1, trainer.log_every_n_steps)  # type: ignore[attr-defined]
+        is_logged = (batch_idx + 1) % steps == 0
         if self._classifier is None or is_free or is_logged:
             self._train_labels.check(trainer.strategy)
         if self._classifier is None:
