@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningCLI
 from processes import run_python
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from weince_lightning import ContrastiveModule, InfoNCELoss, WEINCELoss
 from weince_lightning.networks import projection_head
@@ -242,6 +242,18 @@ def test_evaluation_loss_is_the_mean_over_samples(tmp_path, stage):
     assert metrics[f"{stage}/loss"] == pytest.approx((6 * losses[0] + 4 * losses[1]) / 10)
 
 
+def test_several_loaders_have_a_loss_each_under_the_names_of_lightning(tmp_path):
+    sizes, module = (6, 9), make_module().eval()
+    loaders = [Pairs(size, batch_size=size).val_dataloader() for size in sizes]
+    outputs = make_trainer(tmp_path).predict(module, [Pairs().predict_dataloader()] * 2)
+    assert len(outputs) == 2
+    for stage, run in (("val", Trainer.validate), ("test", Trainer.test)):
+        metrics = run(make_trainer(tmp_path), module, loaders, verbose=False)
+        for number, (loader, found) in enumerate(zip(loaders, metrics, strict=True)):
+            expected = module.step(next(iter(loader)))["loss"].item()
+            assert found == {f"{stage}/loss/dataloader_idx_{number}": pytest.approx(expected)}
+
+
 def test_fit_logs_both_losses(tmp_path):
     _, trainer = fit(tmp_path)
     assert {"train/loss", "val/loss"} <= trainer.callback_metrics.keys()
@@ -299,6 +311,32 @@ def test_constant_schedule_can_warm_up(tmp_path):
 def test_schedule_without_an_end_is_refused(tmp_path):
     with pytest.raises(ValueError, match="known length, got a trainer without end"):
         fit(tmp_path, schedule="cosine", trainer={"max_epochs": -1})
+
+
+class Streamed(IterableDataset):
+    """Pairs whose number is not known before they are read."""
+
+    def __iter__(self):
+        views, labels = batch(12)
+        return iter([([x0, x1], y) for x0, x1, y in zip(*views, labels, strict=True)])
+
+
+@pytest.mark.parametrize(
+    "scheduled", [{"schedule": "cosine"}, {"schedule": "linear"}, {"warmup_fraction": 0.25}]
+)
+def test_schedule_of_data_without_a_length_is_refused(tmp_path, scheduled):
+    with pytest.raises(ValueError, match=r"known length, got training data without a length; set"):
+        fit(tmp_path, data=DataLoader(Streamed(), 4), **scheduled)
+
+
+@pytest.mark.parametrize("known", [{"max_steps": 6}, {"limit_train_batches": 3}])
+def test_data_without_a_length_follow_a_schedule_of_known_length(tmp_path, known):
+    data = DataLoader(Streamed(), 4)
+    trainer = {"max_epochs": 2, **known}
+    _, fitted = fit(tmp_path, data=data, trainer=trainer, schedule="cosine", learning_rate=0.1)
+    assert fitted.global_step == 6
+    (rate,) = fitted.lr_scheduler_configs[0].scheduler.get_last_lr()
+    assert rate == pytest.approx(0.1 * 0.001)
 
 
 def test_biases_and_normalisation_do_not_decay(tmp_path):

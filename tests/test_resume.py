@@ -128,7 +128,9 @@ def test_a_plain_trainer_saves_at_a_signal_and_resumes_exactly(signum, unstopped
     assert interrupt.path.name == "interrupted.ckpt"
     assert interrupt.path.is_relative_to(tmp_path / "stopped")
     assert interrupt.signum == signum
-    assert_same(train(tmp_path, interrupt.path), expected, step=2)
+    # The same callback goes on, as where a notebook's cell runs again.
+    assert_same(train(tmp_path, interrupt.path, extra=[interrupt]), expected, step=2)
+    assert interrupt.signum is None
 
 
 def test_loading_a_model_leaves_the_random_numbers_alone(unstopped):

@@ -14,9 +14,10 @@ from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
 
-from weince_lightning.callbacks import KNNMonitor
+from weince_lightning.callbacks import KNNMonitor, TailMonitor
 from weince_lightning.evaluation.features import extract_features, knn_scores
 from weince_lightning.functional.neighbours import neighbour_scores
+from weince_lightning.losses import InfoNCELoss
 
 NAMES = {f"knn/top1_k{k}" for k in (1, 5, 20, 50)} | {"knn/top1"}
 NAMES |= {f"knn/recall_at_{r}" for r in (1, 2, 5, 10, 20, 50)}
@@ -159,6 +160,18 @@ def test_without_any_label_it_warns_once_and_logs_nothing(make_trainer, make_mod
     assert not knn_metrics(trainer)
 
 
+@pytest.mark.filterwarnings("default")
+def test_each_run_is_warned_of_what_it_lacks(make_trainer, make_module, make_data):
+    monitors = [KNNMonitor(), TailMonitor()]
+    for _ in range(2):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            trainer = make_trainer(callbacks=monitors)
+            trainer.fit(make_module(InfoNCELoss()), make_data(unlabelled=48))
+        said = [str(warning.message).partition(" ")[0] for warning in caught]
+        assert said.count("KNNMonitor") == said.count("TailMonitor") == 1
+
+
 def test_plain_loaders_are_refused_before_training(make_trainer, make_module, make_data):
     trainer, data = make_trainer(callbacks=[KNNMonitor()]), make_data()
     with pytest.raises(TypeError, match=r"evaluation_dataloader.*plain loaders were passed"):
@@ -182,6 +195,48 @@ def test_a_fast_development_run_reads_the_first_batches_only(make_trainer, make_
     wanted = neighbour_scores(queries[0][:10], queries[1][:10], bank[0][:10], bank[1][:10])
     assert trainer.callback_metrics["knn/recall_at_1"] == wanted.recall[0]
     assert trainer.callback_metrics["knn/top1_k5"] == wanted.accuracy[1]
+
+
+@pytest.mark.parametrize(
+    ("limits", "num_bank", "num_queries"),
+    [
+        ({"limit_train_batches": 2, "limit_val_batches": 1}, 20, 10),
+        # Of 5 batches and of 3.
+        ({"limit_train_batches": 0.5, "limit_val_batches": 0.7}, 20, 20),
+        ({"limit_train_batches": 1, "limit_val_batches": 1.0}, 10, 21),
+    ],
+)
+def test_limits_of_the_trainer_hold(
+    limits, num_bank, num_queries, make_trainer, make_module, make_data
+):
+    module, data = make_module(), make_data()
+    trainer = make_trainer(callbacks=[KNNMonitor()], **limits)
+    trainer.fit(module, data)
+    bank = extract_features(module, data.evaluation_dataloader("train"))
+    queries = extract_features(module, data.evaluation_dataloader("val"))
+    wanted = neighbour_scores(
+        *(each[:num_queries] for each in queries), *(each[:num_bank] for each in bank)
+    )
+    assert trainer.callback_metrics["knn/recall_at_1"] == wanted.recall[0]
+    assert trainer.callback_metrics["knn/top1"] == wanted.accuracy[-1]
+
+
+def test_loaders_have_the_limits_of_training_and_of_the_split(make_trainer, make_module, make_data):
+    module, data = make_module(), make_data()
+    bank, queries = (data.evaluation_dataloader(split) for split in ("val", "train"))
+    trainer = make_trainer(
+        callbacks=[KNNMonitor(bank=bank, queries=queries)],
+        limit_train_batches=1, limit_val_batches=0, limit_test_batches=2,
+    )  # fmt: skip
+    trainer.test(module, data, verbose=False)
+    wanted = knn_scores(module, list(bank)[:1], list(queries)[:2], (1, 50), 0.1)
+    assert trainer.callback_metrics["knn/top1"] == wanted.accuracy[1]
+    # Validation is off; its images are no less a bank.
+    by_name = KNNMonitor(bank="val", queries=queries)
+    trainer = make_trainer(callbacks=[by_name], limit_val_batches=0)
+    trainer.test(module, data, verbose=False)
+    wanted = knn_scores(module, bank, queries, (1, 50), 0.1)
+    assert trainer.callback_metrics["knn/top1"] == wanted.accuracy[1]
 
 
 @pytest.mark.parametrize("precision", few(["64-true", "bf16-true", "bf16-mixed"], 1))

@@ -401,6 +401,89 @@ def test_too_few_classes_are_refused_with_the_label(make_trainer, make_module, m
         trainer.fit(make_module(), make_data())
 
 
+@pytest.fixture
+def with_labels(make_data):
+    """Data whose training or validation labels go through a function."""
+
+    def make(change, split="train"):
+        class Changed(make_data):
+            def _loader(self, name, *arguments, **options):
+                loader = super()._loader(name, *arguments, **options)
+                if name == split:
+                    loader.dataset.labels = change(loader.dataset.labels)
+                return loader
+
+        return Changed(shuffle=False)
+
+    return make
+
+
+def last_is(label):
+    return lambda labels: torch.cat([labels[:-1], torch.tensor([label])])
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (last_is(4), ValueError, "larger than every label, got 4 and label 4"),
+        (last_is(-100), ValueError, "at least 0, or -1 where unknown, got -100"),
+        (lambda labels: ["cat"] * len(labels), TypeError, "labels must hold integers.*got tuple"),
+        (lambda labels: labels == 0, TypeError, "labels must hold integers.*torch.bool"),
+        (lambda labels: labels[:, None], ValueError, r"shape \(samples,\).*got \(16, 1\)"),
+    ],
+)
+def test_labels_of_every_batch_are_checked(
+    change, error, message, make_trainer, make_module, with_labels
+):
+    trainer = make_trainer(callbacks=[OnlineLinearProbe(4)])
+    with pytest.raises(error, match=message):
+        trainer.fit(make_module(), with_labels(change))
+
+
+@pytest.mark.parametrize(("sanity_steps", "trained_steps"), [(-1, 0), (0, 3)])
+def test_validation_labels_are_checked_too_before_training_if_there_is_a_sanity_check(
+    sanity_steps, trained_steps, make_trainer, make_module, with_labels
+):
+    trainer = make_trainer(callbacks=[OnlineLinearProbe(4)], num_sanity_val_steps=sanity_steps)
+    with pytest.raises(ValueError, match="larger than every label, got 4 and label 9"):
+        trainer.fit(make_module(), with_labels(last_is(9), "val"))
+    assert trainer.global_step == trained_steps
+
+
+def test_labels_are_integers_of_any_width(make_trainer, make_module, with_labels):
+    found = []
+    for dtype in (torch.int64, torch.int32, torch.uint8):
+        probe = OnlineLinearProbe(4)
+        data = with_labels(lambda labels, dtype=dtype: labels.to(dtype))
+        make_trainer(callbacks=[probe, SeedEachStep()]).fit(make_module(), data)
+        found.append(weights(probe)[0])
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+def test_every_training_has_its_own_probe(make_trainer, make_module, make_data):
+    probe, found = OnlineLinearProbe(4), []
+    for is_wider in (False, True, False):
+        module = make_module()
+        if is_wider:
+            module.encoder[0] = torch.nn.Conv2d(1, 8, 3, padding=1)
+            module.head = torch.nn.Linear(288, 8)
+        trainer = make_trainer(callbacks=[probe, SeedEachStep()])
+        trainer.fit(module, make_data(shuffle=False))
+        found.append((weights(probe)[0], trainer.callback_metrics["probe/train_top1"]))
+    assert torch.equal(found[0][0], found[2][0])
+    assert found[0][1] == found[2][1]
+
+
+def test_a_trainer_that_goes_on_keeps_the_probe(make_trainer, make_module, make_data):
+    probe, module, data = OnlineLinearProbe(4), make_module(), make_data()
+    trainer = make_trainer(callbacks=[probe])
+    trainer.fit(module, data)
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(module, data)
+    assert probe.state_dict()["optimizer"]["state"][0]["step"] == 6
+
+
 def test_a_module_that_returns_no_features_is_refused(make_trainer, make_module, make_data):
     module = make_module()
     step = module.training_step

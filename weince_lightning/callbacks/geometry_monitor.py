@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast, get_args
 
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
@@ -88,6 +88,10 @@ class GeometryMonitor(EvaluationMonitor):
         self.max_samples = max_samples
         self.temperature = temperature
         self._batches = KeptBatches(max_samples)
+        self._has_warned = False
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Begin a run that has not warned yet."""
         self._has_warned = False
 
     def _start(self, loaders: Any) -> None:

@@ -49,6 +49,10 @@ class InterruptCheckpoint(Callback):
     """
 
     def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        """Know of no signal."""
         self.path: Path | None = None
         self.signum: int | None = None
         self._is_training = False
@@ -61,7 +65,9 @@ class InterruptCheckpoint(Callback):
         self._last_question = 0.0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Become the last callback."""
+        """Become the last callback; a signal that ended an earlier training is not for this one."""
+        if stage == "fit":
+            self._forget()
         # A new list: Lightning is going through the old one.
         others = [callback for callback in trainer.callbacks if callback is not self]  # type: ignore[attr-defined]
         trainer.callbacks = [*others, self]  # type: ignore[attr-defined]

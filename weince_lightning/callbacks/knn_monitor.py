@@ -26,6 +26,11 @@ class KNNMonitor(Callback):
     (:func:`~weince_lightning.evaluation.features.extract_features`). Several processes share the
     batches and log what one would, with the BatchNorm statistics of the first.
 
+    The trainer's ``limit_train_batches``, ``limit_val_batches`` and ``limit_test_batches`` hold for
+    the splits' own batches, from the first: a loader given as ``bank`` has the limit of training,
+    one given as ``queries`` that of the split that is being validated or tested. A limit of 0,
+    which turns a stage off, is none here.
+
     It logs ``knn/top1_k{k}`` for each ``k``, ``knn/top1`` for the largest, and
     ``knn/recall_at_{r}`` for r in 1, 2, 5, 10, 20, 50: the part of the queries with their label
     among the r nearest. ``ModelCheckpoint(monitor="knn/top1", mode="max")`` keeps the best encoder;
@@ -77,6 +82,7 @@ class KNNMonitor(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse a data module that cannot give the loaders, before anything is trained."""
+        self._has_warned = False
         data: Any = getattr(trainer, "datamodule", None)
         if stage == "predict" or callable(getattr(data, "evaluation_dataloader", None)):
             return
@@ -106,8 +112,8 @@ class KNNMonitor(Callback):
     def _log_scores(self, trainer: Trainer, pl_module: LightningModule, split: str) -> None:
         try:
             with isolate_rng():
-                bank = self._batches(trainer, self.bank)
-                queries = self._batches(trainer, split if self.queries is None else self.queries)
+                bank = _batches(trainer, self.bank, "train")
+                queries = _batches(trainer, split if self.queries is None else self.queries, split)
                 scores = knn_scores(
                     pl_module, bank, queries, self.k, self.temperature, is_shared=True
                 )
@@ -129,15 +135,26 @@ class KNNMonitor(Callback):
                 reduce_fx="max",
             )
 
-    def _batches(self, trainer: Trainer, source: str | DataLoader[Any]) -> Iterable[Any]:
-        """The batches of a split or a loader; the first ones in a ``fast_dev_run``."""
-        if isinstance(source, str):
-            data: Any = trainer.datamodule  # type: ignore[attr-defined]
-            source = data.evaluation_dataloader(source)
-        num_batches = int(trainer.fast_dev_run)  # type: ignore[attr-defined]
-        return islice(source, num_batches) if num_batches else source
-
     def _warn_once(self, error: NoLabelError) -> None:
         if not self._has_warned:
             self._has_warned = True
             rank_zero_warn(f'KNNMonitor "{self.name}" logs nothing: {error}')
+
+
+def _batches(trainer: Trainer, source: str | DataLoader[Any], split: str) -> Iterable[Any]:
+    """The batches of a split or a loader, as many as the trainer's limits admit.
+
+    Args:
+        trainer: Has the limits and the data module.
+        source: Name of a split, or a loader.
+        split: Whose limit holds for a loader.
+    """
+    if isinstance(source, str):
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        split = source
+        source = data.evaluation_dataloader(split)
+    # Of whole numbers that of batches, else the share; a data module may have splits of its own.
+    limit = getattr(trainer, f"limit_{split}_batches", 1.0)
+    if isinstance(limit, float) and 0.0 < limit < 1.0:
+        return islice(source, max(1, int(limit * len(source))))
+    return islice(source, limit) if limit and isinstance(limit, int) else source

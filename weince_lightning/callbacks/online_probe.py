@@ -1,6 +1,6 @@
 """A linear classifier that learns beside the encoder and never touches it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy, linear
 from torchmetrics import Metric
 
 from weince_lightning.callbacks.padding import Padding
+from weince_lightning.callbacks.probe_inputs import LabelRange, check_outputs, read_rows
 from weince_lightning.checks import check_integer, check_number
 from weince_lightning.functional.neighbours import UNKNOWN_LABEL
 
@@ -27,7 +28,11 @@ class OnlineLinearProbe(Callback):
     batches of all, so that the probe is the same everywhere. It starts at zero: the problem is
     convex, and no random number is drawn. Samples with label -1 are left out. The classifier, its
     optimizer and the counts live in the callback and in its part of the checkpoint, never in the
-    module. Probes with different names do not disturb each other.
+    module. Probes with different names do not disturb each other. A training begins with a new
+    probe unless it resumes: from a checkpoint, or with the same trainer.
+
+    Labels out of range are refused: in one process on a CPU by the batch, else when the trainer
+    logs and at the end of the epoch, without waiting for the device in between.
 
     It logs, once per epoch, the part of the labelled samples whose label has the largest score:
     ``probe/train_top1``, each batch before the probe has learnt from it, and ``probe/val_top1``,
@@ -57,6 +62,7 @@ class OnlineLinearProbe(Callback):
         self._train_accuracy = LabelledAccuracy(len(self._top_k), sync_on_compute=False)
         self._val_accuracy = LabelledAccuracy(len(self._top_k))
         self._val_padding = Padding()
+        self._train_labels, self._val_labels = LabelRange(num_classes), LabelRange(num_classes)
         self._has_warned = False
 
     @property
@@ -81,12 +87,16 @@ class OnlineLinearProbe(Callback):
         self._classifier = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Begin to count; a checkpoint's counts come later."""
+        """Begin a training with a new probe; a checkpoint's comes later."""
         self._train_accuracy.reset()
+        self._has_warned = False
+        if stage == "fit" and trainer.global_step == 0:
+            self._classifier, self._loaded = None, {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Go on from a checkpoint."""
         self._restore(pl_module.device)
+        self._train_labels.start(pl_module.device)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -94,17 +104,15 @@ class OnlineLinearProbe(Callback):
         """Score the batch, then learn from it."""
         if not outputs:  # training_step skipped the batch
             return
-        _check_outputs(outputs)
-        features, labels = _rows(outputs)
+        check_outputs(outputs)
+        features, labels = read_rows(outputs)
+        self._train_labels.add(labels)
+        is_free = features.device.type == "cpu" and trainer.world_size == 1
+        steps = max(1, trainer.log_every_n_steps)  # type: ignore[attr-defined]
+        is_logged = (batch_idx + 1) % steps == 0
+        if self._classifier is None or is_free or is_logged:
+            self._train_labels.check(trainer.strategy)
         if self._classifier is None:
-            # At the first batch alone: reading a label waits for the device. Of all processes: if
-            # one stopped alone, the others would wait for it.
-            largest = int(trainer.strategy.reduce(labels.max(), reduce_op="max"))
-            if largest >= self.num_classes:
-                raise ValueError(
-                    f"num_classes must be larger than every label, got {self.num_classes} and "
-                    f"label {largest}."
-                )
             self._classifier = self._build(features.shape[1], features.device)
         with torch.autocast(features.device.type, enabled=False):
             scores = self._classifier.score(features)
@@ -116,12 +124,14 @@ class OnlineLinearProbe(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the epoch's accuracy on the training batches."""
         if self._classifier is not None:
+            self._train_labels.check(trainer.strategy)
             self._log(pl_module, "train", self._train_accuracy)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Score with a checkpoint's classifier where nothing is trained; begin to count."""
         self._restore(pl_module.device)
         self._val_accuracy.reset()
+        self._val_labels.start(pl_module.device)
         self._val_padding.start(trainer.val_dataloaders)
 
     def on_validation_batch_end(
@@ -133,17 +143,21 @@ class OnlineLinearProbe(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Score the batch, if the probe has learnt anything yet."""
+        """Score the batch if the probe has learnt anything yet; a sanity check only reads it."""
+        if self._classifier is None and not trainer.sanity_checking:
+            return
+        check_outputs(outputs)
+        self._val_labels.add(outputs["labels"].long())
         if self._classifier is not None and not trainer.sanity_checking:
-            _check_outputs(outputs)
             samples = self._val_padding.count_own(len(outputs["labels"]), dataloader_idx)
-            features, labels = _rows(outputs, samples)
+            features, labels = read_rows(outputs, samples)
             with torch.autocast(features.device.type, enabled=False):
                 scores = self._classifier.score(features)
             self._val_accuracy.update(count_right(scores, labels, self._top_k))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the accuracy on the validation batches."""
+        """Log the accuracy on the validation batches, of several loaders together."""
+        self._val_labels.check(trainer.strategy)
         if self._classifier is not None and not trainer.sanity_checking:
             self._log(pl_module, "val", self._val_accuracy)
 
@@ -259,39 +273,12 @@ class _LinearClassifier:
 
     def learn(self, scores: Tensor, labels: Tensor, labelled: Tensor, strategy: Strategy) -> None:
         """One step on the mean cross-entropy over the labelled samples of all processes."""
-        total = cross_entropy(scores, labels, ignore_index=UNKNOWN_LABEL, reduction="sum")
+        # A label out of range, which is refused when labels are read, would stop a GPU for good.
+        is_class = (labels >= 0) & (labels < len(self.weight))
+        targets = labels.where(is_class, UNKNOWN_LABEL)
+        total = cross_entropy(scores, targets, ignore_index=UNKNOWN_LABEL, reduction="sum")
         gradients = torch.autograd.grad(total, [self.weight, self.bias])
         count = labelled.clamp_min(1)
         for parameter, gradient in zip([self.weight, self.bias], gradients, strict=True):
             parameter.grad = strategy.reduce(gradient, reduce_op="sum") / count
         self.optimizer.step()
-
-
-def _check_outputs(outputs: Any) -> None:
-    """Refuse the outputs of a step that the probe cannot read."""
-    if not isinstance(outputs, Mapping) or not {"features", "labels"} <= outputs.keys():
-        found = sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
-        raise TypeError(
-            "training_step and validation_step must return a dict with features (one tensor per "
-            f"view) and labels for OnlineLinearProbe, got {found}."
-        )
-    views, labels = outputs["features"], outputs["labels"]
-    if isinstance(views, Tensor) or any(view.ndim != 2 for view in views):
-        found = "a tensor" if isinstance(views, Tensor) else [tuple(view.shape) for view in views]
-        raise TypeError(
-            "features must hold a tensor (samples, features) for each view for OnlineLinearProbe, "
-            f"got {found}."
-        )
-    if labels.dtype.is_floating_point:
-        raise TypeError(f"labels must hold integers for OnlineLinearProbe, got {labels.dtype}.")
-
-
-def _rows(outputs: Mapping[str, Any], samples: int | None = None) -> tuple[Tensor, Tensor]:
-    """Rows of all views one below the other in float32, and the label of each row.
-
-    Args:
-        outputs: What a step returned.
-        samples: How many samples count, from the first; None is all.
-    """
-    views = [view[:samples].detach().float() for view in outputs["features"]]
-    return torch.cat(views), outputs["labels"][:samples].repeat(len(views))

@@ -257,15 +257,24 @@ class ContrastiveModule(RebuildableModule):
         """Return :meth:`step` and log ``train/loss``."""
         return self._logged_step(batch, "train")
 
-    def validation_step(self, batch: Sequence[Any], batch_idx: int) -> dict[str, Any]:
-        """Return :meth:`step` and log ``val/loss``, the mean over all samples but lone ones."""
+    def validation_step(
+        self, batch: Sequence[Any], batch_idx: int, dataloader_idx: int = 0
+    ) -> dict[str, Any]:
+        """Return :meth:`step` and log ``val/loss``, the mean over all samples but lone ones.
+
+        Of several loaders each has its own, ``val/loss/dataloader_idx_0`` and so on.
+        """
         return self._logged_step(batch, "val")
 
-    def test_step(self, batch: Sequence[Any], batch_idx: int) -> dict[str, Any]:
-        """Return :meth:`step` and log ``test/loss``, the mean over all samples but lone ones."""
+    def test_step(
+        self, batch: Sequence[Any], batch_idx: int, dataloader_idx: int = 0
+    ) -> dict[str, Any]:
+        """Return :meth:`step` and log ``test/loss``, as :meth:`validation_step` does."""
         return self._logged_step(batch, "test")
 
-    def predict_step(self, batch: Sequence[Any], batch_idx: int) -> tuple[Tensor, Tensor]:
+    def predict_step(
+        self, batch: Sequence[Any], batch_idx: int, dataloader_idx: int = 0
+    ) -> tuple[Tensor, Tensor]:
         """Return the features and labels of a batch ``(images, labels)``."""
         images, labels, *_ = batch
         return self(images), labels
@@ -290,7 +299,9 @@ class ContrastiveModule(RebuildableModule):
     def _build_head(self, projection_dim: int) -> nn.Module:
         return projection_head(self.feature_dim, projection_dim)
 
-    def _logged_step(self, batch: Sequence[Any], stage: Stage) -> dict[str, Any]:
+    def _logged_step(
+        self, batch: Sequence[Any], stage: Stage, add_dataloader_idx: bool = True
+    ) -> dict[str, Any]:
         outputs = self.step(batch)
         if outputs["loss"] is not None:
             self.log(
@@ -301,7 +312,7 @@ class ContrastiveModule(RebuildableModule):
                 prog_bar=True,
                 batch_size=len(outputs["labels"]),
                 sync_dist=True,
-                add_dataloader_idx=False,
+                add_dataloader_idx=add_dataloader_idx,
             )
         return outputs
 

@@ -40,11 +40,27 @@ def build_optimizer(
 def build_scheduler(
     optimizer: Optimizer, schedule: Schedule, num_steps: float, warmup_fraction: float
 ) -> LambdaLR:
-    """Return the learning rate by step, for a training of known length."""
-    if math.isinf(num_steps):
+    """Return the learning rate by step, for a training of known length.
+
+    Args:
+        optimizer: Its learning rate is the highest one.
+        schedule: Learning rate after warm-up.
+        num_steps: Lightning's estimate: infinite without an end, -1 where the end is an epoch and
+            the training data have no length.
+        warmup_fraction: Share of the steps over which the learning rate rises.
+
+    Raises:
+        ValueError: If the number of steps is not known.
+    """
+    if math.isinf(num_steps) or num_steps < 0:
+        found, mend = (
+            ("a trainer without end", "max_epochs or max_steps")
+            if num_steps > 0
+            else ("training data without a length", "max_steps, or limit_train_batches to a number")
+        )
         raise ValueError(
-            "schedule and warmup_fraction must have a training of known length, got a trainer "
-            "without end; set its max_epochs or max_steps."
+            "schedule and warmup_fraction must have a training of known length, got "
+            f"{found}; set the trainer's {mend}."
         )
     warmup_steps = round(warmup_fraction * num_steps)
     # A plain function is not part of the scheduler's saved state: a training that is resumed

@@ -175,7 +175,10 @@ class SentenceModule(ContrastiveModule):
         )
 
     def _pairs_step(self, batch: Any, stage: Stage) -> dict[str, Any]:
-        return self.step(batch) if batch[1].is_floating_point() else self._logged_step(batch, stage)
+        if batch[1].is_floating_point():
+            return self.step(batch)
+        # One of the loaders of SentenceData has a loss, the first or the second.
+        return self._logged_step(batch, stage, add_dataloader_idx=False)
 
     def _count_features(self) -> int:
         return self.backbone.feature_dim

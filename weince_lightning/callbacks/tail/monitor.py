@@ -70,6 +70,10 @@ class TailMonitor(Callback):
         self._shape = TailShapeLog()
         self._has_warned = False
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Begin a run that has not warned yet."""
+        self._has_warned = False
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start with the first step, or go on in the same rhythm after a resume."""
         self._next_step = self._following(trainer.global_step) if trainer.global_step else 1
@@ -105,6 +109,7 @@ class TailMonitor(Callback):
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin with nothing kept."""
+        self._validated = None
         if self.fit_threshold:
             self._shape.start(trainer.val_dataloaders)
 
