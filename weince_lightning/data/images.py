@@ -1,12 +1,14 @@
 """Labelled images, in memory or in files, as the readers return them."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+
+_IMAGES_AT_ONCE = 1024
 
 
 class Images(Protocol):
@@ -19,6 +21,9 @@ class Images(Protocol):
 
     def __getitem__(self, index: int) -> Image.Image:
         """Return one image, grey (mode ``L``) or in colour."""
+
+    def traces(self, indices: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
+        """Yield arrays that differ as soon as one of the images does."""
 
 
 class StoredImages:
@@ -60,6 +65,11 @@ class StoredImages:
             found[here] = self.blocks[block][wanted[here] - self._ends[block]]
         return found
 
+    def traces(self, indices: NDArray[np.int64]) -> Iterator[NDArray[np.uint8]]:
+        """Yield all pixels, a part at a time."""
+        for start in range(0, len(indices), _IMAGES_AT_ONCE):
+            yield self.pixels(indices[start : start + _IMAGES_AT_ONCE])
+
 
 class ImageFiles:
     """Images that stay in their files until they are asked for.
@@ -89,3 +99,8 @@ class ImageFiles:
         if image.mode[0] in "IF":  # Pillow would clip the values instead of scaling them
             raise ValueError(f"{path} must hold 8 bits per channel, got mode {image.mode}.")
         return image
+
+    def traces(self, indices: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+        """Yield sizes and times of change of the files, which are not read."""
+        found = (os.stat(path) for path in self._paths[indices])
+        yield np.array([(file.st_size, file.st_mtime_ns) for file in found], dtype=np.int64)
