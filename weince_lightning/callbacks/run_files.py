@@ -24,8 +24,25 @@ def checkpoint_folder(trainer: Trainer) -> Path | None:
     return None
 
 
-def newest_checkpoint(trainer: Trainer) -> Path | None:
-    """Return the checkpoint of this run that was written last."""
-    folder = checkpoint_folder(trainer)
-    files = [] if folder is None else list(folder.glob("*.ckpt"))
-    return max(files, key=lambda file: file.stat().st_mtime, default=None)
+def config_path(trainer: Trainer) -> Path | None:
+    """Return where the configuration of a run belongs: to its logs, or else its checkpoints."""
+    folder = log_folder(trainer) or checkpoint_folder(trainer)
+    return None if folder is None else folder / "config.yaml"
+
+
+def written_checkpoints(trainer: Trainer) -> list[Path]:
+    """Return the checkpoints that a run of the command wrote, the newest first.
+
+    They are looked for where the callbacks write, in folders below too: a slash in a metric's name
+    makes one of a file name. What is older than the configuration, which is written at the start,
+    belongs to another run.
+    """
+    config = config_path(trainer)
+    if config is None or not config.is_file():
+        return []
+    start = config.stat().st_mtime
+    savers = [each for each in trainer.checkpoint_callbacks if isinstance(each, ModelCheckpoint)]
+    folders = {Path(each.dirpath) for each in savers if each.dirpath is not None}
+    files = {file for folder in folders for file in folder.rglob("*.ckpt")}
+    ages = {file: file.stat().st_mtime for file in files}
+    return sorted((file for file in ages if ages[file] >= start), key=ages.__getitem__)[::-1]

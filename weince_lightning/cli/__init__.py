@@ -21,8 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: What stands after ``weince`` on the command line.
 
     Raises:
-        SystemExit: With status 2 if the arguments make no sense, 1 if files are missing or damaged
-            or a checkpoint does not fit, 130 after Ctrl-C.
+        SystemExit: With status 2 if the arguments make no sense, 1 if files are missing or damaged,
+            a checkpoint does not fit or a training is no success, 130 after Ctrl-C.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] in ("-h", "--help", "help"):

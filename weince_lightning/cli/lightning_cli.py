@@ -12,6 +12,8 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from weince_lightning.callbacks.interrupt import InterruptCheckpoint
+from weince_lightning.callbacks.monitored_metrics import MonitoredMetrics
+from weince_lightning.callbacks.run_end import why_no_success
 from weince_lightning.checkpoints import check_checkpoint, open_checkpoint
 from weince_lightning.checkpoints.saving import save_atomically
 from weince_lightning.cli.arguments import checkpoint_argument
@@ -100,7 +102,7 @@ class WeinceCLI(LightningCLI):
             # A layer names it, or it holds objects of other classes.
             check_checkpoint(path, arguments.weights_only)
             is_readable = arguments.weights_only is not False and Path(path or "").is_file()
-            checkpoint = open_checkpoint(path) if is_readable else None
+            self._checkpoint = checkpoint = open_checkpoint(path) if is_readable else None
         if self.config.subcommand == "fit" and checkpoint is not None:
             refuse_finished(checkpoint, arguments.trainer)
 
@@ -121,7 +123,7 @@ class WeinceCLI(LightningCLI):
         """Build model, data and trainer; values that a class refuses are errors of the user."""
         with refusals_reported(self.parser):
             super().instantiate_classes()
-        self.trainer.callbacks.append(self._interrupt)  # type: ignore[attr-defined]
+        self.trainer.callbacks += [MonitoredMetrics(), self._interrupt]  # type: ignore[attr-defined]
         if getattr(self.datamodule, "dataset", None) == "digits":
             # Half a second of work per epoch: processes to share it would cost more.
             warnings.filterwarnings("ignore", message=".*does not have many workers")
@@ -132,7 +134,7 @@ class WeinceCLI(LightningCLI):
             _ = logger.version
 
     def fit(self, **arguments: Any) -> None:
-        """Train, then report."""
+        """Train, then report; what came to no use ends with status 1."""
         try:
             self.trainer.fit(**arguments)
         except (Exception, SystemExit) as error:
@@ -144,8 +146,13 @@ class WeinceCLI(LightningCLI):
                 raise SystemExit(0) from None
             say(interruption_report(self.trainer, self._interrupt.path))
             raise SystemExit(128 + self._interrupt.signum) from None
+        before = self._checkpoint.progress if self._checkpoint else None
+        fault = why_no_success(self.trainer, before.steps if before else 0)
         if self.trainer.is_global_zero:
-            say(fit_report(self.trainer, is_resumed=arguments.get("ckpt_path") is not None))
+            is_resumed = arguments.get("ckpt_path") is not None
+            say(fit_report(self.trainer, is_resumed, is_success=fault is None))
+            if fault:
+                raise SystemExit(f"weince: error: {fault}")
 
     def validate(self, **arguments: Any) -> None:
         """Give the validation numbers."""

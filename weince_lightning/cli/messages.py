@@ -10,8 +10,9 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
-from weince_lightning.callbacks.run_files import log_folder, newest_checkpoint
-from weince_lightning.cli.run_files import config_path, shown
+from weince_lightning.callbacks.run_end import readable_checkpoint
+from weince_lightning.callbacks.run_files import config_path, log_folder, written_checkpoints
+from weince_lightning.cli.run_files import shown
 
 _HEADLINES = {
     "train/loss": "training loss",
@@ -67,34 +68,50 @@ def table(rows: Iterable[Sequence[str]]) -> str:
 
 
 def checkpoints(trainer: Trainer, is_resumed: bool = False) -> list[tuple[str, str]]:
-    """Name the checkpoints of a run and what each is best at."""
+    """Name the checkpoints of a run that are there, and what each is best at."""
     rows = []
-    since = " since the resume" if is_resumed else ""
+    written = written_checkpoints(trainer)
     for callback in trainer.checkpoint_callbacks:
-        if isinstance(callback, ModelCheckpoint) and callback.best_model_path:
-            path, score = shown(callback.best_model_path), callback.best_model_score
-            if callback.monitor is None:
-                rows.append(("checkpoint of the last epoch", path))
-            else:
-                value = "" if score is None else f" ({score:.4f})"
-                rows.append((f"checkpoint of the best {callback.monitor}{since}{value}", path))
+        if not isinstance(callback, ModelCheckpoint) or not callback.best_model_path:
+            continue
+        path, score = callback.best_model_path, callback.best_model_score
+        is_of_run = "://" in path or Path(path) in written
+        if callback.monitor is None and is_of_run:
+            rows.append((_age(path, trainer.global_step), shown(path)))
+        elif is_of_run or (score is not None and Path(path).exists()):
+            # Where a run goes on in the same folder, the best may be from before the resume.
+            since = " since the resume" if is_resumed and is_of_run else ""
+            value = "" if score is None else f" ({score:.4f})"
+            rows.append((f"checkpoint of the best {callback.monitor}{since}{value}", shown(path)))
     return rows
 
 
-def fit_report(trainer: Trainer, is_resumed: bool = False) -> str:
+def _age(path: str, steps: int) -> str:
+    checkpoint = readable_checkpoint(path)
+    progress = checkpoint and checkpoint.progress
+    if not progress or progress.steps == steps:
+        return "checkpoint of the last epoch"
+    return f"newest checkpoint, of step {progress.steps} of {steps}"
+
+
+def fit_report(trainer: Trainer, is_resumed: bool = False, is_success: bool = True) -> str:
     """Describe a finished training run, and the command that comes next."""
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
+        works = "The trial run works" if is_success else "The trial run is over"
         numbers = table(headlines(trainer.callback_metrics))
-        return f"\nThe trial run works; nothing was written.\n{numbers}"
-    logs, newest = log_folder(trainer), newest_checkpoint(trainer)
+        return f"\n{works}; nothing was written.\n{numbers}"
+    logs, newest = log_folder(trainer), next(iter(written_checkpoints(trainer)), None)
     config = config_path(trainer)
-    rows = headlines(trainer.callback_metrics) + checkpoints(trainer, is_resumed)
-    if trainer.checkpoint_callbacks and not newest:
+    rows = headlines(trainer.callback_metrics)
+    # Of weights that are not finite none is the best; the error names those to go on from.
+    named = checkpoints(trainer, is_resumed) if is_success else []
+    rows += named
+    if is_success and trainer.checkpoint_callbacks and not newest and not named:
         rows.append(("checkpoint", "none: the run ended before the first was due"))
     rows += [("logs", shown(logs))] if logs else []
     rows += [("configuration", shown(config))] if config and config.is_file() else []
     following = []
-    if newest:
+    if newest and is_success:
         following.append(f"  weince validate --ckpt_path {shown(newest)}\n")
     if logs and any(isinstance(logger, TensorBoardLogger) for logger in trainer.loggers):
         following.append(f"  tensorboard --logdir {shown(logs.parent)}\n")
@@ -105,7 +122,7 @@ def fit_report(trainer: Trainer, is_resumed: bool = False) -> str:
 
 def interruption_report(trainer: Trainer, saved: Path | None) -> str:
     """Say how to resume."""
-    newest = saved or newest_checkpoint(trainer)
+    newest = saved or next(iter(written_checkpoints(trainer)), None)
     if newest is None:
         return "\nInterrupted before the first checkpoint: there is nothing to resume.\n"
     what = f"Saved step {trainer.global_step}" if saved else "The last epoch's checkpoint is there"

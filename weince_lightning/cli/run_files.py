@@ -10,14 +10,8 @@ import yaml
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import SaveConfigCallback
 
-from weince_lightning.callbacks.run_files import checkpoint_folder, log_folder
+from weince_lightning.callbacks.run_files import config_path
 from weince_lightning.checkpoints.record import note_in_checkpoint
-
-
-def config_path(trainer: Trainer) -> Path | None:
-    """Return where the configuration of a run belongs: to its logs, or else its checkpoints."""
-    folder = log_folder(trainer) or checkpoint_folder(trainer)
-    return None if folder is None else folder / "config.yaml"
 
 
 def shown(path: str | Path) -> str:

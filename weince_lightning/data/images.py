@@ -1,7 +1,7 @@
 """Labelled images, in memory or in files, as the readers return them."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -19,6 +19,9 @@ class MissingDataError(FileNotFoundError):
         return last.removeprefix(f"{type(self).__module__}.{type(self).__qualname__}: ")
 
 
+_IMAGES_AT_ONCE = 1024
+
+
 class Images(Protocol):
     """Images with one label each, -1 where the label is unknown."""
 
@@ -29,6 +32,9 @@ class Images(Protocol):
 
     def __getitem__(self, index: int) -> Image.Image:
         """Return one image, grey (mode ``L``) or in colour."""
+
+    def traces(self, indices: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
+        """Yield arrays that differ as soon as one of the images does."""
 
 
 class StoredImages:
@@ -69,6 +75,11 @@ class StoredImages:
             here = of_blocks == block
             found[here] = self.blocks[block][wanted[here] - self._ends[block]]
         return found
+
+    def traces(self, indices: NDArray[np.int64]) -> Iterator[NDArray[np.uint8]]:
+        """Yield all pixels, a part at a time."""
+        for start in range(0, len(indices), _IMAGES_AT_ONCE):
+            yield self.pixels(indices[start : start + _IMAGES_AT_ONCE])
 
 
 class ImageFiles:
@@ -111,6 +122,11 @@ class ImageFiles:
                 f"{path} must hold a whole image of 8 or 16 bits per channel, got {found}. "
                 "Replace the file or take it out of the folder."
             ) from error
+
+    def traces(self, indices: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+        """Yield sizes and times of change of the files, which are not read."""
+        found = (os.stat(path) for path in self._paths[indices])
+        yield np.array([(file.st_size, file.st_mtime_ns) for file in found], dtype=np.int64)
 
 
 _UPRIGHT = {

@@ -13,12 +13,17 @@ from torch import Tensor, nn
 
 from weince_lightning.checkpoints import CheckpointError, read_checkpoint
 from weince_lightning.checkpoints.files import whole_file
-from weince_lightning.evaluation.features import extract_features, is_read_in_order
+from weince_lightning.data.selections import EvaluationImages
+from weince_lightning.evaluation.features import (
+    extract_features,
+    is_read_in_order,
+    numbered_batches,
+)
 from weince_lightning.evaluation.progress import progress_bar
 from weince_lightning.functional.neighbours import UNKNOWN_LABEL, NoLabelError
 
-_SAMPLED_IMAGES = 256
-"""Images that stand for all in a data set whose labels are known without reading its images."""
+_VIEWED_IMAGES = 64
+"""Images of this package that show how all of them are prepared for the encoder."""
 
 
 def folder_of(checkpoint: Path) -> Path:
@@ -52,25 +57,22 @@ def check_labelled(split: str, loader: Iterable[Any]) -> None:
 
 
 def data_digest(loader: Iterable[Any]) -> str:
-    """Return a SHA-256 by which data that have changed are known.
+    """Return a SHA-256 by which data that have changed are known, in whatever image.
 
-    Of a data set with ``labels`` or ``targets``, one for each sample, it is over these and the
-    images that are read for a spread of them; of another, over all samples.
+    Images of this package count by all their pixels, or by size and time of change of their files,
+    and by how a few of them are prepared for the encoder; those of others as the loader gives them.
     """
     digest = hashlib.sha256()
-    if not is_read_in_order(loader):
-        for images, labels, *_ in loader:
-            _add(digest, images, labels)
+    data = getattr(loader, "dataset", None)
+    if type(data) is not EvaluationImages or not is_read_in_order(loader):
+        for _, (images, labels, *_) in numbered_batches(loader):
+            for image, label in zip(images, labels, strict=True):
+                _add(digest, image, label)
         return digest.hexdigest()
-    data: Any = loader.dataset  # type: ignore[attr-defined]
-    labels = _known_labels(data)
-    places = np.arange(len(data))
-    if labels is not None:
-        _add(digest, labels)
-        places = np.unique(np.linspace(0, len(data) - 1, _SAMPLED_IMAGES).astype(int))
+    _add(digest, data.labels, *data.images.traces(data.positions))
+    places = np.unique(np.linspace(0, len(data) - 1, _VIEWED_IMAGES).astype(int))
     for place in places.tolist():
-        image, label, *_ = data[place]
-        _add(digest, image, label)
+        _add(digest, *data[place])
     return digest.hexdigest()
 
 

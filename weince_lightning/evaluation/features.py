@@ -61,7 +61,9 @@ def extract_features(
                 [1., 1., 1., 1.]]), tensor([3, 4]))
     """
     is_shared = is_shared and world_size() > 1
-    share = _share(batches, rank(), world_size()) if is_shared else _share(batches, 0, 1)
+    share = (
+        numbered_batches(batches, rank(), world_size()) if is_shared else numbered_batches(batches)
+    )
     device, dtype = _placement(model)
     features: list[Tensor] = []
     labels: list[Tensor] = []
@@ -153,8 +155,16 @@ def _buffers_of_first(model: nn.Module, is_shared: bool) -> Iterator[None]:
             buffer.copy_(value)
 
 
-def _share(batches: Iterable[Any], first: int, step: int) -> Iterator[tuple[int, Any]]:
-    """Give every ``step``-th batch with its number; a loader of torch reads those alone."""
+def numbered_batches(
+    batches: Iterable[Any], first: int = 0, step: int = 1
+) -> Iterator[tuple[int, Any]]:
+    """Give every ``step``-th batch with its number; a loader of torch reads those alone.
+
+    Args:
+        batches: See :func:`extract_features`.
+        first: The number of the first batch that is given.
+        step: How many numbers further the next one is.
+    """
     numbers = range(first, 2**63, step)
     if (
         type(batches) is not DataLoader
