@@ -178,10 +178,14 @@ def _join(groups: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
         ends.append(samples + first + numbers)
         first += int(numbers.max()) + 1
     starts = np.tile(np.arange(samples), len(groups))
-    ties = (np.ones(len(starts), dtype=np.int8), (starts, np.concatenate(ends)))
-    graph = coo_array(ties, shape=(samples + first, samples + first))
-    labels = connected_components(graph, directed=False)[1][:samples]
-    return np.asarray(labels, dtype=np.int64)
+    return _components(starts, np.concatenate(ends))[:samples]
+
+
+def _components(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Number the connected components of a graph, given its edges; one number for each node."""
+    size = int(max(starts.max(), ends.max())) + 1
+    graph = coo_array((np.ones(len(starts), dtype=np.int8), (starts, ends)), shape=(size, size))
+    return np.asarray(connected_components(graph, directed=False)[1], dtype=np.int64)
 
 
 def _blocks(array: Array) -> Iterator[tuple[int, Tensor]]:
@@ -256,9 +260,6 @@ def pair_up(rows: Array, pairs: Array) -> tuple[Tensor, Tensor, NDArray[np.int64
         raise ValueError(
             f"pairs must name rows from 0 to {len(rows) - 1}, got {index.min()} to {index.max()}."
         )
-    index = index.astype(np.int64)
-    size = int(index.max()) + 1
-    graph = coo_array((np.ones(len(index), dtype=np.int8), tuple(index.T)), shape=(size, size))
-    components = connected_components(graph, directed=False)[1]
-    first, second = (take(rows, torch.from_numpy(column.copy())) for column in index.T)
-    return first, second, np.asarray(components[index[:, 0]], dtype=np.int64)
+    starts, ends = index.T.astype(np.int64)
+    first, second = (take(rows, torch.from_numpy(column)) for column in (starts, ends))
+    return first, second, _components(starts, ends)[starts]
