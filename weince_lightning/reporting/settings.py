@@ -77,8 +77,7 @@ def _settings(run: RunResult) -> Iterator[tuple[str, Any]]:
     if isinstance(history, dict):
         yield "fit.epochs", max((len(values) for values in history.values()), default=0)
     yield from _flat("", run.record["evaluation"].get("settings"))
-    yield from _flat("versions.", run.record.get("versions"))
-    yield from _flat("", {"threads": run.record.get("threads")})
+    yield from _flat("", {name: run.record.get(name) for name in ("versions", "threads")})
     plan = run.record.get("plan")
     if isinstance(plan, dict):
         yield from _flat(LAYERS, plan.get("layers"))

@@ -146,6 +146,18 @@ def as_arguments(options: Mapping[str, Any]) -> list[str]:
     return [f"--{path}={_typed(value)}" for path, value in options.items()]
 
 
+def argument_differences(made: Sequence[Any], planned: Sequence[str], plan: str) -> str:
+    """Say which arguments were given to a command, and which others a plan has.
+
+    Example:
+        >>> argument_differences(["-c", "digits", "--seed=1"], ["-c", "digits"], "the plan")
+        '--seed=1 where the plan has nothing'
+    """
+    others = " ".join(str(argument) for argument in made if argument not in planned)
+    missing = " ".join(argument for argument in planned if argument not in made)
+    return f"{others or 'nothing'} where {plan} has {missing or 'nothing'}"
+
+
 def _shortest_endings(paths: Sequence[str]) -> Iterator[str]:
     """Shorten each path to as many of its last components as tell it from the others."""
     for path in paths:
