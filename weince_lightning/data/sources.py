@@ -45,42 +45,16 @@ def read_fashion_mnist(data_dir: Path, split: str) -> Images:
     return StoredImages([images], labels)
 
 
-def download_fashion_mnist(data_dir: Path) -> None:
-    """Fetch the four files through torchvision."""
-    datasets.FashionMNIST(data_dir, download=True)
-
-
-def read_cifar10(data_dir: Path, split: str) -> Images:
-    """Read CIFAR-10 through torchvision."""
-    stored = _read_torchvision(datasets.CIFAR10, data_dir, train=split == "train")
+def read_cifar(kind: Any, data_dir: Path, split: str) -> Images:
+    """Read CIFAR-10 or CIFAR-100 (its 100 fine labels) by the class that torchvision has for it."""
+    stored = _read_torchvision(kind, data_dir, train=split == "train")
     return StoredImages([stored.data], stored.targets)
-
-
-def download_cifar10(data_dir: Path) -> None:
-    """Fetch CIFAR-10 through torchvision."""
-    datasets.CIFAR10(data_dir, download=True)
-
-
-def read_cifar100(data_dir: Path, split: str) -> Images:
-    """Read CIFAR-100 (its 100 fine labels) through torchvision."""
-    stored = _read_torchvision(datasets.CIFAR100, data_dir, train=split == "train")
-    return StoredImages([stored.data], stored.targets)
-
-
-def download_cifar100(data_dir: Path) -> None:
-    """Fetch CIFAR-100 through torchvision."""
-    datasets.CIFAR100(data_dir, download=True)
 
 
 def read_stl10(data_dir: Path, split: str) -> Images:
     """Read a split of STL-10 (``train``, ``unlabeled`` or ``test``) through torchvision."""
     stored = _read_torchvision(datasets.STL10, data_dir, split=split)
     return StoredImages([stored.data.transpose(0, 2, 3, 1)], stored.labels)
-
-
-def download_stl10(data_dir: Path) -> None:
-    """Fetch STL-10 through torchvision."""
-    datasets.STL10(data_dir, download=True)
 
 
 def read_imagenet32(data_dir: Path, split: str) -> Images:
