@@ -80,14 +80,12 @@ def check_unchanged(folder: RunFolder, planned: dict[str, Any]) -> None:
     Raises:
         SweepError: If a result, or an unfinished training, was made with other arguments or layers.
     """
-    for path, key, parts in (
-        (folder.result, "plan", ("fit", "layers", "evaluate")),
-        # Evaluation knows itself what it can use again.
-        (folder.record, "plan", ("fit", "layers")),
-    ):
+    # Evaluation knows itself what it can use again of an unfinished run.
+    parts_of = {folder.result: ("fit", "layers", "evaluate"), folder.record: ("fit", "layers")}
+    for path, parts in parts_of.items():
         if not path.is_file():
             continue
-        made = read_json(path).get(key)
+        made = read_json(path).get("plan")
         if not isinstance(made, dict):
             raise SweepError(f"{path} does not say how it was made. Delete it to run it again.")
         for part in parts:
