@@ -94,13 +94,8 @@ def turn_images(
     height, width = images.shape[2:]
     cosine, sine = np.cos(angle) / scale, np.sin(angle) / scale
     # From a pixel of the result to the place in the image; PyTorch's coordinates run from -1 to 1.
-    forms = np.stack(
-        [
-            np.stack([cosine, sine * height / width], 1),
-            np.stack([-sine * width / height, cosine], 1),
-        ],
-        axis=1,
-    )
+    rows = [[cosine, sine * height / width], [-sine * width / height, cosine]]
+    forms = np.array(rows).transpose(2, 0, 1).copy()  # (images, 2, 2)
     shifts = -forms @ np.stack([2 * right / width, 2 * down / height], 1)[..., None]
     maps = torch.from_numpy(np.concatenate([forms, shifts], axis=2)).float()
     places = functional.affine_grid(maps, list(images.shape), align_corners=False)

@@ -73,12 +73,10 @@ def read_imagenet32(data_dir: Path, split: str) -> Images:
             block = batch["data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)  # a view, no copy
             classes = np.asarray(batch["labels"], dtype=np.int64) - 1
         except PICKLE_ERRORS as error:
-            raise MissingDataError(_broken(folder / name, "hold a whole batch", error)) from error
+            raise _broken(folder / name, "hold a whole batch", error) from error
         if len(classes) != len(block) or classes.min() < 0 or classes.max() > 999:
             found = f"{len(block)} images, {len(classes)} labels"
-            raise MissingDataError(
-                _broken(folder / name, "hold one label in 1-1000 per image", found)
-            )
+            raise _broken(folder / name, "hold one label in 1-1000 per image", found)
         blocks.append(block)
         labels.append(classes)
     return StoredImages(blocks, np.concatenate(labels))
@@ -130,15 +128,13 @@ def read_image_folder(data_dir: Path, split: str) -> Images:
         unexpected_classes = found_classes - set(classes)
         if unexpected_classes:
             found = f"also {', '.join(sorted(unexpected_classes))}"
-            raise MissingDataError(_broken(folder, "hold class folders of train only", found))
+            raise _broken(folder, "hold class folders of train only", found)
         files = make_dataset(str(folder), labels, extensions=IMG_EXTENSIONS, allow_empty=True)
     else:
         images = (path for path in folder.iterdir() if path.suffix.lower() in IMG_EXTENSIONS)
         files = [(str(path), -1) for path in sorted(images)]
     if not files:
-        raise MissingDataError(
-            _broken(folder, f"hold images ({', '.join(IMG_EXTENSIONS)})", "none")
-        )
+        raise _broken(folder, f"hold images ({', '.join(IMG_EXTENSIONS)})", "none")
     return ImageFiles(*zip(*files, strict=True))
 
 
@@ -155,7 +151,7 @@ def _read_torchvision(kind: Any, data_dir: Path, **split: Any) -> Any:
     except RuntimeError as error:
         folder = data_dir / kind.base_folder
         _require(folder, [name for name, _ in kind.train_list + kind.test_list])
-        raise MissingDataError(_broken(folder, "hold the files as published", error)) from error
+        raise _broken(folder, "hold the files as published", error) from error
 
 
 def _read_idx(folder: Path, name: str, num_axes: int) -> NDArray[np.uint8]:
@@ -169,12 +165,12 @@ def _read_idx(folder: Path, name: str, num_axes: int) -> NDArray[np.uint8]:
             path = folder / f"{name}.gz"
             content = gzip.decompress(path.read_bytes())
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise MissingDataError(_broken(path, "be a whole gzip file", error)) from error
+        raise _broken(path, "be a whole gzip file", error) from error
     start = 4 * (1 + num_axes)
     magic, *sizes = np.frombuffer(content[:start].ljust(start, b"\0"), dtype=">u4").tolist()
     if magic != 0x0800 + num_axes or math.prod(sizes) != len(content) - start:
         expected = f"be an idx file of {num_axes} axes and of the length in its header"
-        raise MissingDataError(_broken(path, expected, f"{len(content)} bytes"))
+        raise _broken(path, expected, f"{len(content)} bytes")
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(sizes)
 
 
@@ -196,6 +192,6 @@ def _refuse_missing(folder: Path, missing: list[str]) -> None:
         raise MissingDataError(f"{folder.resolve()} must hold {shown}, got {state}.")
 
 
-def _broken(path: Path, condition: str, found: object) -> str:
-    """Word the complaint about a file or folder that is there but not as it must be."""
-    return f"{path.resolve()} must {condition}, got {found}."
+def _broken(path: Path, condition: str, found: object) -> MissingDataError:
+    """Return the error for a file or folder that is there but not as it must be."""
+    return MissingDataError(f"{path.resolve()} must {condition}, got {found}.")

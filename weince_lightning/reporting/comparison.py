@@ -39,9 +39,9 @@ class Configuration(NamedTuple):
             if metric in run.metrics and (seeds is None or seed in seeds)
         }
 
-    def summary(self, metric: str, seeds: Sequence[int] | None = None) -> Summary | None:
-        """Summarise a metric over some seeds or all; None if no run has it."""
-        values = self.values(metric, seeds)
+    def summary(self, metric: str) -> Summary | None:
+        """Summarise a metric over all seeds; None if no run has it."""
+        values = self.values(metric)
         return summarise(list(values.values())) if values else None
 
 
