@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -50,7 +50,6 @@ class Embeddings:
     ids: Array | None = None
     layout: Layout = "views"
     what: str = "embeddings"
-    sides: list[Array] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check what people give."""
@@ -66,8 +65,11 @@ class Embeddings:
                 )
         if self.ids is not None:
             _check_ids(self.ids, len(self.first))
-        sides = [self.first] if self.second is None else [self.first, self.second]
-        object.__setattr__(self, "sides", sides)
+
+    @property
+    def sides(self) -> list[Array]:
+        """Both arrays, or the first alone."""
+        return [self.first] if self.second is None else [self.first, self.second]
 
     @property
     def num_samples(self) -> int:
@@ -218,14 +220,8 @@ def _check_array(name: str, array: Array) -> None:
 
 
 def _check_ids(ids: Array, samples: int) -> None:
-    kind = ids.dtype
-    is_integer = (
-        not (kind.is_floating_point or kind.is_complex or kind == torch.bool)
-        if isinstance(kind, torch.dtype)
-        else kind.kind in "iu"
-    )
-    if not is_integer:
-        raise TypeError(f"ids must hold integers, got {kind}.")
+    if "int" not in str(ids.dtype):
+        raise TypeError(f"ids must hold integers, got {ids.dtype}.")
     if tuple(ids.shape) != (samples,):
         raise ValueError(
             f"ids must hold one number for each of the {samples} samples, got shape "
