@@ -350,7 +350,8 @@ def test_timms_models_get_images_of_their_size():
     timm = pytest.importorskip("timm")
     encoder = build_hub_encoder("timm:resnet10t", pretrained=False)
     model = encoder.module[1]
-    assert encoder.module[0].size == timm.data.resolve_model_data_config(model)["input_size"][-1]
+    size = timm.data.resolve_model_data_config(model)["input_size"][-2:]
+    assert encoder.module[0].transforms[0].size == [*size]
     with torch.no_grad():
         assert encoder.module(torch.rand(2, 1, 16, 16)).shape == (2, model.num_features)
 

@@ -53,13 +53,11 @@ def resampling_weights(
         Weights that sum to 1, shape ``(images, out_size, in_size)``, float32.
     """
     begin, extent = (torch.from_numpy(each).float()[:, None, None] for each in (start, length))
-    pixels = (
-        torch.arange(in_size, dtype=torch.float32) + 0.5 - begin
-    )  # (images, 1, in_size), middles within the crop
+    # Middles of the pixels within the crop, (images, 1, in_size).
+    pixels = torch.arange(in_size, dtype=torch.float32) + 0.5 - begin
     scale = extent / out_size
-    centres = (
-        torch.arange(out_size, dtype=torch.float32)[:, None] + 0.5
-    ) * scale  # (images, out_size, 1)
+    # Middles of those of the result, (images, out_size, 1).
+    centres = (torch.arange(out_size, dtype=torch.float32)[:, None] + 0.5) * scale
     weights = (pixels - centres).abs_().div_(-scale.clamp_min(1)).add_(1).clamp_min_(0)
     weights *= (pixels > 0) & (pixels < extent)
     return weights.div_(weights.sum(2, keepdim=True))
@@ -96,13 +94,8 @@ def turn_images(
     height, width = images.shape[2:]
     cosine, sine = np.cos(angle) / scale, np.sin(angle) / scale
     # From a pixel of the result to the place in the image; PyTorch's coordinates run from -1 to 1.
-    forms = np.stack(
-        [
-            np.stack([cosine, sine * height / width], 1),
-            np.stack([-sine * width / height, cosine], 1),
-        ],
-        axis=1,
-    )
+    rows = [[cosine, sine * height / width], [-sine * width / height, cosine]]
+    forms = np.array(rows).transpose(2, 0, 1).copy()  # (images, 2, 2)
     shifts = -forms @ np.stack([2 * right / width, 2 * down / height], 1)[..., None]
     maps = torch.from_numpy(np.concatenate([forms, shifts], axis=2)).float()
     places = functional.affine_grid(maps, list(images.shape), align_corners=False)

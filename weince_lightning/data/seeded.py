@@ -1,7 +1,7 @@
 """What data modules have in common: an order that a seed decides, so that a training can go on."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningDataModule
@@ -69,28 +69,28 @@ class SeededData(LightningDataModule):
             dataset_of(seed),
             EpochOrder(size, seed),
             self._place,
-            batch_size=self.batch_size,
-            num_workers=self.num_workers,
             drop_last=size // processes > self.batch_size,
-            collate_fn=collate,
-            pin_memory=torch.cuda.is_available(),
-            worker_init_fn=outlive_signals,
-            # Every iteration draws a seed; without an own generator, from the global one.
-            generator=torch.Generator(),
+            **self._options(collate),
         )
 
     def _fixed_loader(
-        self, dataset: Dataset[Any], collate: Callable[[list[Any]], Any] | None = None
+        self,
+        dataset: Dataset[Any] | Sequence[Any],
+        collate: Callable[[list[Any]], Any] | None = None,
     ) -> DataLoader[Any]:
-        return DataLoader(
-            dataset,
-            batch_size=self.batch_size,
-            num_workers=self.num_workers,
-            collate_fn=collate,
-            pin_memory=torch.cuda.is_available(),
-            worker_init_fn=outlive_signals,
-            generator=torch.Generator(),  # as for training
-        )
+        return DataLoader(cast(Dataset[Any], dataset), **self._options(collate))
+
+    def _options(self, collate: Callable[[list[Any]], Any] | None) -> dict[str, Any]:
+        """Return the options of every loader."""
+        return {
+            "batch_size": self.batch_size,
+            "num_workers": self.num_workers,
+            "collate_fn": collate,
+            "pin_memory": torch.cuda.is_available(),
+            "worker_init_fn": outlive_signals,
+            # Every iteration draws a seed; without an own generator, from the global one.
+            "generator": torch.Generator(),
+        }
 
     @property
     def _is_fitting(self) -> bool:

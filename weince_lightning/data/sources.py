@@ -56,42 +56,16 @@ def read_fashion_mnist(data_dir: Path, split: str) -> Images:
     return StoredImages([images], labels)
 
 
-def download_fashion_mnist(data_dir: Path) -> None:
-    """Fetch the four files through torchvision."""
-    datasets.FashionMNIST(data_dir, download=True)
-
-
-def read_cifar10(data_dir: Path, split: str) -> Images:
-    """Read CIFAR-10 through torchvision."""
-    stored = _read_torchvision(datasets.CIFAR10, data_dir, train=split == "train")
+def read_cifar(kind: Any, data_dir: Path, split: str) -> Images:
+    """Read CIFAR-10 or CIFAR-100 (its 100 fine labels) by the class that torchvision has for it."""
+    stored = _read_torchvision(kind, data_dir, train=split == "train")
     return StoredImages([stored.data], stored.targets)
-
-
-def download_cifar10(data_dir: Path) -> None:
-    """Fetch CIFAR-10 through torchvision."""
-    datasets.CIFAR10(data_dir, download=True)
-
-
-def read_cifar100(data_dir: Path, split: str) -> Images:
-    """Read CIFAR-100 (its 100 fine labels) through torchvision."""
-    stored = _read_torchvision(datasets.CIFAR100, data_dir, train=split == "train")
-    return StoredImages([stored.data], stored.targets)
-
-
-def download_cifar100(data_dir: Path) -> None:
-    """Fetch CIFAR-100 through torchvision."""
-    datasets.CIFAR100(data_dir, download=True)
 
 
 def read_stl10(data_dir: Path, split: str) -> Images:
     """Read a split of STL-10 (``train``, ``unlabeled`` or ``test``) through torchvision."""
     stored = _read_torchvision(datasets.STL10, data_dir, split=split)
     return StoredImages([stored.data.transpose(0, 2, 3, 1)], stored.labels)
-
-
-def download_stl10(data_dir: Path) -> None:
-    """Fetch STL-10 through torchvision."""
-    datasets.STL10(data_dir, download=True)
 
 
 def read_imagenet32(data_dir: Path, split: str) -> Images:
@@ -110,12 +84,10 @@ def read_imagenet32(data_dir: Path, split: str) -> Images:
             block = batch["data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)  # a view, no copy
             classes = np.asarray(batch["labels"], dtype=np.int64) - 1
         except PICKLE_ERRORS as error:
-            raise MissingDataError(_broken(folder / name, "hold a whole batch", error)) from error
+            raise _broken(folder / name, "hold a whole batch", error) from error
         if len(classes) != len(block) or classes.min() < 0 or classes.max() > 999:
             found = f"{len(block)} images, {len(classes)} labels"
-            raise MissingDataError(
-                _broken(folder / name, "hold one label in 1-1000 per image", found)
-            )
+            raise _broken(folder / name, "hold one label in 1-1000 per image", found)
         blocks.append(block)
         labels.append(classes)
     return StoredImages(blocks, np.concatenate(labels))
@@ -178,7 +150,7 @@ def read_image_folder(data_dir: Path, split: str) -> Images:
         unexpected_classes = set(class_folders(folder)) - set(classes)
         if has_splits and unexpected_classes:
             found = f"also {', '.join(sorted(unexpected_classes))}"
-            raise MissingDataError(_broken(folder, "hold class folders of train only", found))
+            raise _broken(folder, "hold class folders of train only", found)
         files = [
             (path, label)
             for label, name in enumerate(classes)
@@ -187,16 +159,12 @@ def read_image_folder(data_dir: Path, split: str) -> Images:
         ]
     warn_of_left_out(folder, left_out)
     if not files:
-        raise MissingDataError(
-            _broken(folder, f"hold images ({', '.join(IMG_EXTENSIONS)})", "none")
-        )
+        raise _broken(folder, f"hold images ({', '.join(IMG_EXTENSIONS)})", "none")
     if not has_splits:
         part = [file for file in files if _is_held_out(file[0], folder) == (split == "test")]
         if not part:
             found = f"none for {split} of {len(files)}"
-            raise MissingDataError(
-                _broken(folder, "hold images for training and, about a fifth, for test", found)
-            )
+            raise _broken(folder, "hold images for training and, about a fifth, for test", found)
         files = part
     return ImageFiles(*zip(*files, strict=True))
 
@@ -227,7 +195,7 @@ def _read_torchvision(kind: Any, data_dir: Path, **split: Any) -> Any:
     except RuntimeError as error:
         folder = data_dir / kind.base_folder
         _require(folder, [name for name, _ in kind.train_list + kind.test_list])
-        raise MissingDataError(_broken(folder, "hold the files as published", error)) from error
+        raise _broken(folder, "hold the files as published", error) from error
 
 
 def _read_idx(folder: Path, name: str, num_axes: int) -> NDArray[np.uint8]:
@@ -241,12 +209,12 @@ def _read_idx(folder: Path, name: str, num_axes: int) -> NDArray[np.uint8]:
             path = folder / f"{name}.gz"
             content = gzip.decompress(path.read_bytes())
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise MissingDataError(_broken(path, "be a whole gzip file", error)) from error
+        raise _broken(path, "be a whole gzip file", error) from error
     start = 4 * (1 + num_axes)
     magic, *sizes = np.frombuffer(content[:start].ljust(start, b"\0"), dtype=">u4").tolist()
     if magic != 0x0800 + num_axes or math.prod(sizes) != len(content) - start:
         expected = f"be an idx file of {num_axes} axes and of the length in its header"
-        raise MissingDataError(_broken(path, expected, f"{len(content)} bytes"))
+        raise _broken(path, expected, f"{len(content)} bytes")
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(sizes)
 
 
@@ -268,6 +236,6 @@ def _refuse_missing(folder: Path, missing: list[str]) -> None:
         raise MissingDataError(f"{folder.resolve()} must hold {shown}, got {state}.")
 
 
-def _broken(path: Path, condition: str, found: object) -> str:
-    """Word the complaint about a file or folder that is there but not as it must be."""
-    return f"{path.resolve()} must {condition}, got {found}."
+def _broken(path: Path, condition: str, found: object) -> MissingDataError:
+    """Return the error for a file or folder that is there but not as it must be."""
+    return MissingDataError(f"{path.resolve()} must {condition}, got {found}.")

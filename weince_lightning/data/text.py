@@ -153,7 +153,7 @@ class SentenceData(SeededData):
             raise ValueError("predict_file must be a file with a sentence a line, got None.")
         collate = partial(_numbered_batch, tokens=self.tokens, max_length=self.val_max_length)
         lines = Lines(_existing("predict_file", self.predict_file))
-        return self._fixed_loader(_Numbered(lines), collate)
+        return self._fixed_loader(_Sentences(lines), collate)
 
     def _pair_loaders(self, sts_file: str, retrieval_file: str) -> list[DataLoader[Any]]:
         """Read the files of two arguments, as far as they were given."""
@@ -162,8 +162,7 @@ class SentenceData(SeededData):
         for name, read in ((sts_file, read_scored_pairs), (retrieval_file, read_pairs)):
             path = getattr(self, name)
             if path is not None:
-                pairs = read(_existing(name, path))
-                loaders.append(self._fixed_loader(_Pairs(pairs), collate))
+                loaders.append(self._fixed_loader(read(_existing(name, path)), collate))
         return loaders
 
 
@@ -181,8 +180,8 @@ def _existing(name: str, path: Path) -> Path:
     )
 
 
-class _Sentences(Dataset[str]):
-    """Lines, asked for by (line, seed); nothing here is random."""
+class _Sentences(Dataset[tuple[int, str]]):
+    """Lines with their numbers, asked for by line or by (line, seed); nothing here is random."""
 
     def __init__(self, lines: Lines) -> None:
         self.lines = lines
@@ -190,39 +189,16 @@ class _Sentences(Dataset[str]):
     def __len__(self) -> int:
         return len(self.lines)
 
-    def __getitem__(self, index: tuple[int, int] | int) -> str:
-        return self.lines[index[0] if isinstance(index, tuple) else index]
-
-
-class _Numbered(Dataset[tuple[int, str]]):
-    """Lines with their numbers."""
-
-    def __init__(self, lines: Lines) -> None:
-        self.lines = lines
-
-    def __len__(self) -> int:
-        return len(self.lines)
-
-    def __getitem__(self, index: int) -> tuple[int, str]:
-        return index, self.lines[index]
-
-
-class _Pairs(Dataset[Pair]):
-    def __init__(self, pairs: Sequence[Pair]) -> None:
-        self.pairs = pairs
-
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    def __getitem__(self, index: int) -> Pair:
-        return self.pairs[index]
+    def __getitem__(self, index: tuple[int, int] | int) -> tuple[int, str]:
+        line = index[0] if isinstance(index, tuple) else index
+        return line, self.lines[line]
 
 
 def _train_batch(
-    sentences: Sequence[str], tokens: Tokens, max_length: int
+    lines: Sequence[tuple[int, str]], tokens: Tokens, max_length: int
 ) -> tuple[list[Tensor], Tensor]:
     """Tokenise a training batch; both views are one tensor."""
-    found = tokens(sentences, max_length)
+    found = tokens([sentence for _, sentence in lines], max_length)
     return [found, found], torch.full((len(found),), -1)
 
 

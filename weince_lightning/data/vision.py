@@ -136,8 +136,8 @@ class VisionData(SeededData):
 
     def prepare_data(self) -> None:
         """Fetch missing files when ``download`` is set; called in one process per machine."""
-        if self.download and self._table_row.download is not None:
-            self._table_row.download(self.data_dir)
+        if self.download and self._table_row.torchvision_class is not None:
+            self._table_row.torchvision_class(self.data_dir, download=True)
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Random pairs of views in random order.

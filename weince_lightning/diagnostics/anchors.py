@@ -75,31 +75,31 @@ def look_at_batches(
     wanted = BATCH_SIZE * (1 if embeddings.second is not None else 2)
     size = min(wanted, len(order))
     columns, winners = list[list[Tensor]](), list[tuple[Tensor, Tensor]]()
-    num_winners = 0
     starts = range(0, len(order) - size + 1, size)[:MAX_BATCHES]
     most = 0
     for start in starts:
         batch = order[start : start + size]
-        scores = [score(g, compare(g)) for g in _groups(embeddings, batch, census.labels[batch])]
+        groups = [g.counted() for g in _groups(embeddings, batch, census.labels[batch])]
+        scores = [score(g, compare(g)) for g in groups]
         most = max(most, *(each.max_negatives for each in scores))
-        columns.append(_evidence(scores, temperature))
-        if embeddings.second is not None and num_winners < MAX_WINNERS:
+        has_negatives = torch.cat([g.count_negatives() > 0 for g in groups])
+        columns.append([*_evidence(scores, temperature), has_negatives])
+        if embeddings.second is not None and len(winners) * size < MAX_WINNERS:
             # Each positive once, although it is that of two anchors.
-            positive, negatives = _split(scores[0])
-            winners.append((positive[:size], negatives[:size]))
-            num_winners += size
-    gate, beta_hat, rho, delta_aic, kept, shares = (
+            similarity = scores[0].similarity
+            positive = similarity.gather(1, scores[0].positive)[:size, 0]
+            negatives = scores[0].fill_excluded_(similarity.clone(), -torch.inf)[:size]
+            winners.append((positive, negatives))
+    gate, beta_hat, rho, delta_aic, shares, kept = (
         torch.cat(parts) for parts in zip(*columns, strict=True)
     )
     if not kept.any():  # no anchor has a negative
         return None
-    widest = max((negatives.shape[1] for _, negatives in winners), default=0)
-    positive = torch.cat([gate.new_empty(0), *(each for each, _ in winners)])[:MAX_WINNERS]
-    padded = [
-        torch.nn.functional.pad(each, (0, widest - each.shape[1]), value=-torch.inf)
-        for _, each in winners
-    ]
-    negatives = torch.cat([gate.new_empty(0, widest), *padded])[:MAX_WINNERS]
+    positive, negatives = gate.new_empty(0), gate.new_empty(0, 0)
+    if winners:
+        positive, negatives = (
+            torch.cat(parts)[:MAX_WINNERS] for parts in zip(*winners, strict=True)
+        )
     return Anchors(
         gate[kept], beta_hat[kept], rho[kept], delta_aic[kept], shares[kept],
         positive, negatives, len(starts), size, most,
@@ -119,13 +119,7 @@ def _groups(embeddings: Embeddings, batch: Tensor, labels: Tensor) -> list[Candi
 
 def _evidence(scores: list[Scores], temperature: float) -> list[Tensor]:
     """Compute the columns of a batch, the gate by all of its anchors."""
-    fits, counts = [], []
-    for each in scores:
-        fits.append(read_tail(each))
-        count = each.num_negatives
-        if count is None:
-            count = torch.full(each.similarity.shape[:1], each.max_negatives)
-        counts.append(count)
+    fits = [read_tail(each) for each in scores]
     fit = TailFit(*(torch.cat(parts) for parts in zip(*fits, strict=True)))
     gate = tail_gate(fit, reference_hardness(fit.rho, 0.2))
     shape = tail_shape(fit, batch_shape(fit.beta_hat, fit.r_squared))
@@ -139,16 +133,7 @@ def _evidence(scores: list[Scores], temperature: float) -> list[Tensor]:
         )
         found = [gradient_shares(each, blend, temperature, HARDEST) for blend in blends]
         shares.append(torch.stack(found, dim=1))
-    return [
-        gate, fit.beta_hat, fit.rho, fit.delta_aic, torch.cat(counts) > 0, torch.cat(shares)
-    ]  # fmt: skip
-
-
-def _split(scores: Scores) -> tuple[Tensor, Tensor]:
-    """Return the similarity of each anchor's positive, and those of its negatives."""
-    positive = scores.similarity.gather(1, scores.positive)[:, 0]
-    negatives = scores.fill_excluded_(scores.similarity.clone(), -torch.inf)
-    return positive, negatives
+    return [gate, fit.beta_hat, fit.rho, fit.delta_aic, torch.cat(shares)]
 
 
 def known_tails(num_negatives: int, generator: np.random.Generator) -> dict[str, float]:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 
 from weince_lightning.checks import check_number
 from weince_lightning.diagnostics.anchors import (
@@ -28,6 +29,9 @@ from weince_lightning.extremes.threshold import (
 
 SHARES = np.linspace(0.0, 1.0, 41)
 r"""Where the profile of the link is computed, as :math:`\lambda`."""
+
+_OF_STABILITY = ("quantile", "threshold", "num_exceedances", "xi", "xi_interval")
+"""What is told of each fit over other thresholds."""
 
 Bar = Callable[[str, int | None], Any]
 """Makes a progress bar from a description and a number of steps, as tqdm does."""
@@ -55,7 +59,10 @@ class Diagnosis(NamedTuple):
 
     def numbers(self) -> dict[str, Any]:
         """Return the numbers in plain types, for JSON."""
-        fit, anchors, link = self.threshold, self.anchors, self.link
+        fit, anchors = self.threshold, self.anchors
+        no_link = LinkFit(
+            None, None, None, None, None, self.temperature, 0, "no positives are known"
+        )
         return {
             "embeddings": self.embeddings.what,
             "samples": self.embeddings.num_samples,
@@ -71,22 +78,16 @@ class Diagnosis(NamedTuple):
                 "effective_rank": self.pooled.effective_rank,
             },
             "threshold": {
-                **_listed(fit._asdict()),
+                **_listed(fit),
                 "goodness_statistic": None if self.goodness is None else self.goodness.statistic,
                 "goodness_p": None if self.goodness is None else self.goodness.p_value,
             },
             "stability": [
-                {
-                    "quantile": each.quantile,
-                    "threshold": each.threshold,
-                    "num_exceedances": each.num_exceedances,
-                    "xi": each.xi,
-                    "xi_interval": None if each.xi_interval is None else [*each.xi_interval],
-                }
+                {name: value for name, value in _listed(each).items() if name in _OF_STABILITY}
                 for each in self.stability
             ],
             "nulls": {
-                name: None if name not in self.nulls else _listed(self.nulls[name]._asdict())
+                name: _listed(self.nulls[name]) if name in self.nulls else None
                 for name in ("gaussian", "sphere")
             },
             "tail": {
@@ -101,7 +102,7 @@ class Diagnosis(NamedTuple):
                 "negatives": anchors.num_negatives,
             },
             "delta_aic_of_known_tails": self.known_tails,
-            "link": _listed(_no_link(self.temperature) if link is None else link._asdict()),
+            "link": _listed(self.link or no_link),
             "gradient_share": {
                 name: {
                     f"{100 * part:.0f}": float(share)
@@ -151,7 +152,7 @@ def diagnose(
     check_number("temperature", temperature, above=0.0, condition="be a number above 0")
     if not 0 <= seed < 2**63:
         raise ValueError(f"seed must lie in [0, 2**63), got {seed}.")
-    make_bar = bar or _quiet
+    make_bar = bar or _no_bar
     with make_bar("rows", len(embeddings.sides) * embeddings.num_samples) as shown:
         census = take_census(embeddings, shown)
     order = torch.randperm(embeddings.num_samples, generator=torch.Generator().manual_seed(seed))
@@ -207,28 +208,10 @@ def _nulls(
     return {name: null for name, null in found.items() if null is not None}
 
 
-def _listed(values: dict[str, Any]) -> dict[str, Any]:
-    """Turn tuples into the lists of JSON."""
-    return {name: [*v] if isinstance(v, tuple) else v for name, v in values.items()}
+def _listed(fit: ThresholdFit | Null | LinkFit) -> dict[str, Any]:
+    """Return the fields by name, with the lists of JSON for tuples."""
+    return {name: [*v] if isinstance(v, tuple) else v for name, v in fit._asdict().items()}
 
 
-def _no_link(temperature: float) -> dict[str, Any]:
-    note = "no positives are known"
-    return LinkFit(None, None, None, None, None, temperature, 0, note)._asdict()
-
-
-class _Quiet:
-    """Stands for a progress bar where none is shown."""
-
-    def __enter__(self) -> "_Quiet":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def update(self, steps: int) -> None:
-        """Show nothing."""
-
-
-def _quiet(description: str, total: int | None) -> _Quiet:
-    return _Quiet()
+def _no_bar(description: str, total: int | None) -> Any:
+    return Tqdm(disable=True)

@@ -40,9 +40,7 @@ def holds_embeddings(source: Path | Checkpoint) -> bool:
     content = open_checkpoint(source).content
     if isinstance(content, (Tensor, list, tuple)):
         return True
-    if not isinstance(content, Mapping) or not content:
-        return False
-    if not all(isinstance(value, Tensor) for value in content.values()):
+    if not content or not _are_tensors(content):
         return False
     # Weights have names with dots and more than rows and ids.
     return bool(set(content) & {*FIRST, *SECOND}) or all("." not in str(name) for name in content)
@@ -84,12 +82,11 @@ def read_embeddings(
     first, second = arrays["first"], arrays.get("second")
     index, numbers = arrays.get(PAIRS), arrays.get("ids")
     try:
-        if index is None:
-            return Embeddings(first, second, numbers, layout)
-        if second is not None:
-            raise ValueError("pairs must not be given where positives are.")
-        rows_first, rows_second, components = pair_up(first, index)
-        return Embeddings(rows_first, rows_second, components, layout)
+        if index is not None:
+            if second is not None:
+                raise ValueError("pairs must not be given where positives are.")
+            first, second, numbers = pair_up(first, index)
+        return Embeddings(first, second, numbers, layout)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: {in_words_of_files(error)}") from error
 
@@ -120,9 +117,13 @@ def _read(source: Path | Checkpoint) -> dict[str, Array]:
         return {"embeddings": content}
     if isinstance(content, (list, tuple)):
         content = {f"array {place}": each for place, each in enumerate(content)}
-    if isinstance(content, Mapping) and all(isinstance(v, Tensor) for v in content.values()):
+    if _are_tensors(content):
         return dict(content)
     raise ValueError(f"{path} must hold tensors, got a {type(content).__name__} of other things.")
+
+
+def _are_tensors(content: Any) -> bool:
+    return isinstance(content, Mapping) and all(isinstance(v, Tensor) for v in content.values())
 
 
 def _read_numpy(path: Path) -> dict[str, Array]:
@@ -151,9 +152,8 @@ def _sorted(path: Path, arrays: Mapping[str, Array]) -> dict[str, Array]:
     known_names = {name for known in names.values() for name in known}
     found = {role: _first_of(arrays, known) for role, known in names.items()}
     # Where the embeddings have a name, what has none is something else.
-    unnamed = [] if found["first"] is not None else [*arrays]
-    for name in unnamed:
-        array = arrays[name]
+    others = arrays if found["first"] is None else {}
+    for name, array in others.items():
         if name in known_names:
             continue
         is_float = "float" in str(array.dtype)

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -50,7 +50,6 @@ class Embeddings:
     ids: Array | None = None
     layout: Layout = "views"
     what: str = "embeddings"
-    sides: list[Array] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check what people give."""
@@ -66,8 +65,11 @@ class Embeddings:
                 )
         if self.ids is not None:
             _check_ids(self.ids, len(self.first))
-        sides = [self.first] if self.second is None else [self.first, self.second]
-        object.__setattr__(self, "sides", sides)
+
+    @property
+    def sides(self) -> list[Array]:
+        """Both arrays, or the first alone."""
+        return [self.first] if self.second is None else [self.first, self.second]
 
     @property
     def num_samples(self) -> int:
@@ -178,10 +180,14 @@ def _join(groups: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
         ends.append(samples + first + numbers)
         first += int(numbers.max()) + 1
     starts = np.tile(np.arange(samples), len(groups))
-    ties = (np.ones(len(starts), dtype=np.int8), (starts, np.concatenate(ends)))
-    graph = coo_array(ties, shape=(samples + first, samples + first))
-    labels = connected_components(graph, directed=False)[1][:samples]
-    return np.asarray(labels, dtype=np.int64)
+    return _components(starts, np.concatenate(ends))[:samples]
+
+
+def _components(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Number the connected components of a graph, given its edges; one number for each node."""
+    size = int(max(starts.max(), ends.max())) + 1
+    graph = coo_array((np.ones(len(starts), dtype=np.int8), (starts, ends)), shape=(size, size))
+    return np.asarray(connected_components(graph, directed=False)[1], dtype=np.int64)
 
 
 def _blocks(array: Array) -> Iterator[tuple[int, Tensor]]:
@@ -214,14 +220,8 @@ def _check_array(name: str, array: Array) -> None:
 
 
 def _check_ids(ids: Array, samples: int) -> None:
-    kind = ids.dtype
-    is_integer = (
-        not (kind.is_floating_point or kind.is_complex or kind == torch.bool)
-        if isinstance(kind, torch.dtype)
-        else kind.kind in "iu"
-    )
-    if not is_integer:
-        raise TypeError(f"ids must hold integers, got {kind}.")
+    if "int" not in str(ids.dtype):
+        raise TypeError(f"ids must hold integers, got {ids.dtype}.")
     if tuple(ids.shape) != (samples,):
         raise ValueError(
             f"ids must hold one number for each of the {samples} samples, got shape "
@@ -256,9 +256,6 @@ def pair_up(rows: Array, pairs: Array) -> tuple[Tensor, Tensor, NDArray[np.int64
         raise ValueError(
             f"pairs must name rows from 0 to {len(rows) - 1}, got {index.min()} to {index.max()}."
         )
-    index = index.astype(np.int64)
-    size = int(index.max()) + 1
-    graph = coo_array((np.ones(len(index), dtype=np.int8), tuple(index.T)), shape=(size, size))
-    components = connected_components(graph, directed=False)[1]
-    first, second = (take(rows, torch.from_numpy(column.copy())) for column in index.T)
-    return first, second, np.asarray(components[index[:, 0]], dtype=np.int64)
+    starts, ends = index.T.astype(np.int64)
+    first, second = (take(rows, torch.from_numpy(column)) for column in (starts, ends))
+    return first, second, _components(starts, ends)[starts]

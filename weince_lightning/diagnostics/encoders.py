@@ -10,6 +10,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset
+from torchvision.transforms import v2
 
 from weince_lightning.checkpoints import Checkpoint, open_checkpoint, read_encoder
 from weince_lightning.checkpoints.encoders import build_known
@@ -128,7 +129,15 @@ def build_hub_encoder(name: str, pretrained: bool) -> Encoder:
     """
     build = _torchvision if name.startswith("torchvision:") else _timm
     module, size, mean, std = build(name.partition(":")[2], pretrained)
-    return Encoder(nn.Sequential(_Prepare(size, mean, std), module).eval(), "features", None, None)
+    # Images in [0, 1] of any size, gray or in color, become what a pretrained model takes.
+    prepare = v2.Compose(
+        [
+            v2.Resize((size, size), v2.InterpolationMode.BICUBIC),
+            v2.Lambda(lambda images: images.expand(-1, 3, -1, -1)),
+            v2.Normalize(mean or [0.0, 0.0, 0.0], std or [1.0, 1.0, 1.0]),
+        ]
+    )
+    return Encoder(nn.Sequential(prepare, module).eval(), "features", None, None)
 
 
 def _torchvision(name: str, pretrained: bool) -> tuple[nn.Module, int, Any, Any]:
@@ -178,27 +187,6 @@ def _fetching(name: str) -> Iterator[None]:
             f"the weights of {name} cannot be fetched ({' '.join(str(error).split())}). Fetch them "
             "where there is a network and copy the cache, or set pretrained to false."
         ) from error
-
-
-class _Prepare(nn.Module):
-    """Bring images in [0, 1] of any size, grey or coloured, to what a pretrained model takes."""
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, size: int, mean: Any, std: Any) -> None:
-        super().__init__()
-        self.size = size
-        self.register_buffer("mean", torch.tensor(mean or (0.0, 0.0, 0.0)).view(3, 1, 1))
-        self.register_buffer("std", torch.tensor(std or (1.0, 1.0, 1.0)).view(3, 1, 1))
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Prepare ``(batch, 1 or 3, height, width)``."""
-        if images.shape[-2:] != (self.size, self.size):
-            images = nn.functional.interpolate(
-                images, (self.size, self.size), mode="bicubic", antialias=True
-            )
-        return (images.expand(-1, 3, -1, -1) - self.mean) / self.std
 
 
 def embed(

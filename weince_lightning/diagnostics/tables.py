@@ -27,12 +27,9 @@ def main_numbers(diagnosis: Diagnosis) -> list[Row]:
     """
     fit, pooled, goodness = diagnosis.threshold, diagnosis.pooled, diagnosis.goodness
     part = f"{100 * (1 - fit.quantile):.2g} %"
+    mean = f"{round(pooled.mean, 4) + 0.0:.4f}"  # + 0.0: no minus before a zero
     rows = [
-        Row(
-            "mean",
-            f"{round(pooled.mean, 4) + 0.0:.4f}",
-            "of the similarities of all pairs of negatives (cosine)",
-        ),
+        Row("mean", mean, "of the similarities of all pairs of negatives (cosine)"),
         Row("standard deviation", f"{pooled.standard_deviation:.4f}", "of the same (cosine)"),
         Row("threshold", f"{fit.threshold:.4f}", f"similarity (cosine) that {part} lie above"),
         Row("exceedances", f"{fit.num_exceedances:,}", "similarities above the threshold"),
@@ -54,13 +51,8 @@ def main_numbers(diagnosis: Diagnosis) -> list[Row]:
     for name in NULL_NAMES:
         null = diagnosis.nulls.get(name)
         value = "none" if null is None else f"{null.xi:.3f} ({span(null.xi_range)})"
-        rows.append(
-            Row(
-                f"ξ of {name_null(name, diagnosis)}",
-                value,
-                "at the same quantile: median and what holds 95 %, no unit",
-            )
-        )
+        meaning = "at the same quantile: median and what holds 95 %, no unit"
+        rows.append(Row(f"ξ of {name_null(name, diagnosis)}", value, meaning))
     return rows + _numbers_of_batches(diagnosis)
 
 

@@ -89,10 +89,7 @@ def _compared(diagnosis: Diagnosis, shape: tuple[float, float]) -> tuple[str, bo
             "it is as Weibull as geometry alone makes it",
             True,
         )
-    return (
-        f"{tail}cannot be told from that of {both}: no evidence that it is Weibull",
-        False,
-    )
+    return f"{tail}cannot be told from that of {both}: no evidence that it is Weibull", False
 
 
 def _shape(diagnosis: Diagnosis) -> str:

@@ -73,9 +73,8 @@ def noise_floor(
     for column, size in enumerate(sizes):
         shares = generator.multinomial(size, chances, num_repetitions) / size
         for row, logits in enumerate((weibit, softmax)):
-            errors[row, column] = np.mean(
-                (_estimate(logits, shares) * _span(logits) - log_odds) ** 2
-            )
+            estimates = _estimate(logits, shares) * _span(logits)
+            errors[row, column] = np.mean((estimates - log_odds) ** 2)
     return NoiseFloor(
         sizes=np.array(sizes, dtype=np.float64),
         weibit_errors=errors[0],

@@ -148,11 +148,9 @@ class _Choice:
             )
         check_number("temperature", temperature, above=0.0, condition="be a number above 0")
         similarity = np.column_stack([positive, negatives]).astype(np.float64)
-        is_absent = similarity[:, 1:] == -np.inf
-        if (
-            not (np.abs(similarity[:, :1]) <= 1 + 1e-6).all()
-            or not ((np.abs(similarity[:, 1:]) <= 1 + 1e-6) | is_absent).all()
-        ):
+        is_valid = np.abs(similarity) <= 1 + 1e-6
+        is_valid[:, 1:] |= similarity[:, 1:] == -np.inf
+        if not is_valid.all():
             raise ValueError("positive and negatives must lie in [-1, 1], got others.")
         # Both logits order candidates alike, so that the hardest, as zero, bounds every blend.
         hardest = similarity.max(1, keepdims=True)

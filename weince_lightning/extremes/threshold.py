@@ -95,17 +95,17 @@ class ThresholdFit(NamedTuple):
     """The threshold, in the unit of the scores."""
     num_exceedances: int
     """Scores above it."""
-    xi: float | None
+    xi: float | None = None
     r"""Shape :math:`\hat\xi`; None where the likelihood has no maximum above -1."""
-    sigma: float | None
+    sigma: float | None = None
     r"""Scale :math:`\hat\sigma`, in the unit of the scores."""
-    endpoint: float | None
+    endpoint: float | None = None
     r"""Where the fitted tail ends, :math:`u + \hat\sigma / |\hat\xi|`; None where it does not."""
-    xi_interval: tuple[float, float] | None
+    xi_interval: tuple[float, float] | None = None
     r"""95 % interval of the shape; None where there is none, see ``note``."""
-    p_exponential: float | None
+    p_exponential: float | None = None
     r"""p-value of the likelihood-ratio test of :math:`\xi = 0`, as for independent exceedances."""
-    note: str
+    note: str = ""
     """Why something is None; empty where nothing needs to be said."""
 
 
@@ -156,9 +156,7 @@ def fit_threshold(
             note = f"too few exceedances, {len(exceedances)} where {MIN_EXCEEDANCES} are needed"
         else:
             note = "the likelihood has no maximum with xi above -1"
-        return ThresholdFit(
-            quantile, threshold, len(exceedances), None, None, None, None, None, note
-        )
+        return ThresholdFit(quantile, threshold, len(exceedances), note=note)
     interval, note = None, ""
     if fit.xi <= IRREGULAR_XI:
         note = "no interval: likelihood theory does not hold for xi of -0.5 and less"
@@ -256,19 +254,15 @@ def mean_excess(tail: Tail, num_thresholds: int = 100) -> MeanExcess:
     at = np.unique(np.linspace(0, last, num_thresholds).astype(np.int64))
     # Sums from the top, from the largest score so that squares keep their digits.
     depth = (tail.scores[-1] - tail.scores)[::-1]
-    count = np.arange(1, len(depth) + 1)
     above = len(depth) - 1 - at
     above = above[above > 0]
     at = at[: len(above)]
     sums, squares = np.cumsum(depth), np.cumsum(depth**2)
-    mean = sums[above - 1] / count[above - 1]
-    variance = squares[above - 1] / count[above - 1] - mean**2
+    mean = sums[above - 1] / above
+    variance = squares[above - 1] / above - mean**2
     thresholds = tail.scores[at]
-    return MeanExcess(
-        thresholds,
-        tail.scores[-1] - mean - thresholds,
-        np.sqrt(variance.clip(0) / count[above - 1]),
-    )
+    errors = np.sqrt(variance.clip(0) / above)
+    return MeanExcess(thresholds, tail.scores[-1] - mean - thresholds, errors)
 
 
 def qq_points(tail: Tail, fit: ThresholdFit, num_points: int = 200) -> tuple[Floats, Floats]:

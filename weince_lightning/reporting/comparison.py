@@ -1,5 +1,6 @@
 """One configuration of each arm, chosen by validation, and its differences to the baseline."""
 
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -38,9 +39,9 @@ class Configuration(NamedTuple):
             if metric in run.metrics and (seeds is None or seed in seeds)
         }
 
-    def summary(self, metric: str, seeds: Sequence[int] | None = None) -> Summary | None:
-        """Summarise a metric over some seeds or all; None if no run has it."""
-        values = self.values(metric, seeds)
+    def summary(self, metric: str) -> Summary | None:
+        """Summarise a metric over all seeds; None if no run has it."""
+        values = self.values(metric)
         return summarise(list(values.values())) if values else None
 
 
@@ -121,14 +122,9 @@ def compare(
     _check_select(select, metrics, results)
     arms = [_choose(results, name, select, allow_incomplete) for name in results.plan.arms]
     chosen = [arm.chosen for arm in arms if arm.chosen is not None]
-    seeds = [
-        seed
-        for seed in results.plan.seeds
-        if all(seed in configuration.runs for configuration in chosen)
-    ]
-    arms = [_summarised(arm, metrics, seeds) for arm in arms]
-    baseline = next((arm for arm in arms if arm.name == results.plan.baseline), None)
-    arms = [_with_differences(arm, baseline, seeds) for arm in arms]
+    seeds = [seed for seed in results.plan.seeds if all(seed in each.runs for each in chosen)]
+    baseline = next((arm.chosen for arm in arms if arm.name == results.plan.baseline), None)
+    arms = [_with_numbers(arm, baseline, metrics, seeds) for arm in arms]
     return Comparison(results, arms, select, seeds, metrics, allow_incomplete)
 
 
@@ -193,15 +189,10 @@ def _choose(results: Results, name: str, select: str, allow_incomplete: bool) ->
     configurations = []
     for point in points:
         runs = {run.seed: run for run in results.runs if (run.arm, run.point) == (name, point)}
-        configurations.append(
-            Configuration(
-                point,
-                runs,
-                [seed for seed in seeds if seed not in runs],
-                [seed for seed in runs if has_choice and select not in runs[seed].metrics],
-            )
-        )
-    eligible = [configuration for configuration in configurations if configuration.is_complete]
+        missing = [seed for seed in seeds if seed not in runs]
+        lacking = [seed for seed in runs if has_choice and select not in runs[seed].metrics]
+        configurations.append(Configuration(point, runs, missing, lacking))
+    eligible = [each for each in configurations if each.is_complete]
     shared = list(seeds)
     if not eligible and allow_incomplete:
         eligible = [each for each in configurations if len(each.runs) > len(each.missing_metric)]
@@ -212,38 +203,29 @@ def _choose(results: Results, name: str, select: str, allow_incomplete: bool) ->
     if len(eligible) == 1:
         chosen = eligible[0]
     elif eligible:
-        means = [_mean(configuration, select, shared) for configuration in eligible]
-        best = max(means)
-        chosen, *others = [
-            each for each, mean in zip(eligible, means, strict=True) if mean >= best - _ROUNDING
-        ]
+        means = [statistics.mean(each.values(select, shared).values()) for each in eligible]
+        best = max(means) - _ROUNDING
+        chosen, *others = [each for each, mean in zip(eligible, means, strict=True) if mean >= best]
         tied = [other.point for other in others]
     return ComparedArm(name, label, configurations, chosen, tied, {}, {}, paper)
 
 
-def _mean(configuration: Configuration, metric: str, seeds: Sequence[int]) -> float:
-    return summarise(list(configuration.values(metric, seeds).values())).mean
-
-
-def _summarised(arm: ComparedArm, metrics: Sequence[str], seeds: Sequence[int]) -> ComparedArm:
-    summaries = {}
-    for metric in metrics:
-        summary = arm.chosen.summary(metric, seeds) if arm.chosen else None
-        if summary:
-            summaries[metric] = summary
-    return arm._replace(summaries=summaries)
-
-
-def _with_differences(
-    arm: ComparedArm, baseline: ComparedArm | None, seeds: Sequence[int]
+def _with_numbers(
+    arm: ComparedArm,
+    baseline: Configuration | None,
+    metrics: Sequence[str],
+    seeds: Sequence[int],
 ) -> ComparedArm:
-    if baseline is None or baseline.chosen is None or arm.chosen is None or arm is baseline:
+    """Add the chosen configuration's means and its differences to the baseline's."""
+    if arm.chosen is None:
         return arm
-    differences = {}
-    for metric in arm.summaries:
-        difference = paired_difference(
-            arm.chosen.values(metric, seeds), baseline.chosen.values(metric, seeds)
-        )
-        if difference:
-            differences[metric] = difference
-    return arm._replace(differences=differences)
+    summaries, differences = {}, {}
+    for metric in metrics:
+        values = arm.chosen.values(metric, seeds)
+        if values:
+            summaries[metric] = summarise([*values.values()])
+        if values and baseline is not None and arm.chosen is not baseline:
+            difference = paired_difference(values, baseline.values(metric, seeds))
+            if difference:
+                differences[metric] = difference
+    return arm._replace(summaries=summaries, differences=differences)

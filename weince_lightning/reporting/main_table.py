@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from weince_lightning.reporting.comparison import ComparedArm, Comparison
 from weince_lightning.reporting.wording import (
+    ABSENT,
     counted,
     difference_text,
     headline_metrics,
@@ -37,28 +38,20 @@ def main_table(comparison: Comparison) -> MainTable:
         A column of differences stands after each metric if there is a baseline, and one of the
         paper's numbers if it has one for any arm.
     """
-    metrics, plan = headline_metrics(comparison), comparison.results.plan
-    in_paper = [metric for metric in metrics if any(metric in arm.paper for arm in comparison.arms)]
-    has_sharpness = SHARPNESS in comparison.metrics
-    header = ["arm", "configuration"]
-    for metric in metrics:
-        header += [metric_label(metric)]
-        header += ["difference"] if plan.baseline is not None else []
-        header += ["paper"] if metric in in_paper else []
-    header += ["effective temperature"] if has_sharpness else []
-    rows = []
-    for arm in comparison.arms:
-        row = [arm.label, _configuration(arm)]
-        for metric in metrics:
-            row.append(mean_text(metric, arm.summaries.get(metric), len(comparison.seeds)))
-            if plan.baseline is not None:
-                row.append(_difference(comparison, arm, metric))
-            if metric in in_paper:
-                row.append(paper_text(metric, arm.paper.get(metric)))
-        if has_sharpness:
-            sharpness = arm.summaries.get(SHARPNESS)
-            row.append(f"{sharpness.mean:.3f}" if sharpness else "-")
-        rows.append(row)
+    arms, num_seeds = comparison.arms, len(comparison.seeds)
+    columns = [["arm", *(arm.label for arm in arms)], ["configuration", *map(_configuration, arms)]]
+    for metric in headline_metrics(comparison):
+        means = [mean_text(metric, arm.summaries.get(metric), num_seeds) for arm in arms]
+        columns.append([metric_label(metric), *means])
+        if comparison.results.plan.baseline is not None:
+            columns.append(["difference", *(_difference(comparison, arm, metric) for arm in arms)])
+        if any(metric in arm.paper for arm in arms):
+            columns.append(["paper", *(paper_text(metric, arm.paper.get(metric)) for arm in arms)])
+    if SHARPNESS in comparison.metrics:
+        found = [arm.summaries.get(SHARPNESS) for arm in arms]
+        texts = [f"{summary.mean:.3f}" if summary else ABSENT for summary in found]
+        columns.append(["effective temperature", *texts])
+    header, *rows = zip(*columns, strict=True)
     return MainTable(header, rows)
 
 

@@ -4,7 +4,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from weince_lightning.reporting.comparison import Comparison, Configuration
+from weince_lightning.reporting.comparison import Comparison
 from weince_lightning.reporting.main_table import caption, main_table
 from weince_lightning.reporting.settings import LAYERS, probe_note, read_settings
 from weince_lightning.reporting.wording import (
@@ -67,7 +67,9 @@ def summary(comparison: Comparison, width: int = 0) -> str:
         lines.append(probe_note(read_settings(comparison.results)))
     if width:
         lines = [textwrap.fill(line, width) for line in lines]
-    parts = [_main_table(comparison), _list(choice_lines(comparison)), *lines]
+    header, rows = main_table(comparison)
+    table = _table(header, [[_plain(cell) for cell in row] for row in rows], num_texts=2)
+    parts = [table, _list(choice_lines(comparison)), *lines]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -117,11 +119,6 @@ def _seeds(seeds: Sequence[int]) -> str:
     return f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
 
 
-def _main_table(comparison: Comparison) -> str:
-    header, rows = main_table(comparison)
-    return _table(header, [[_plain(cell) for cell in row] for row in rows], num_texts=2)
-
-
 def _all_configurations(comparison: Comparison) -> str:
     metrics = []
     for metric in headline_metrics(comparison):
@@ -134,16 +131,12 @@ def _all_configurations(comparison: Comparison) -> str:
             _plain(arm.label),
             f"**{_plain(each.point)}**" if each is arm.chosen else _plain(each.point),
             seeds_of(each),
-            *_values(each, metrics, planned),
+            *(mean_text(metric, each.summary(metric), planned) for metric in metrics),
         ]
         for arm in comparison.arms
         for each in arm.configurations
     ]
     return _table(["arm", "configuration", "seeds", *map(metric_label, metrics)], rows, num_texts=2)
-
-
-def _values(configuration: Configuration, metrics: Sequence[str], planned: int) -> list[str]:
-    return [mean_text(metric, configuration.summary(metric), planned) for metric in metrics]
 
 
 def _further_metrics(comparison: Comparison) -> list[str]:
@@ -226,18 +219,11 @@ def _list(lines: Iterable[str]) -> str:
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], num_texts: int) -> str:
     """Set a table that can be read as it is; the columns after the first ones hold numbers."""
-    columns = list(zip(header, *rows, strict=True))
-    widths = [max(3, *map(len, column)) for column in columns]
-    lines = []
-    for cells in (header, *rows):
-        padded = [
-            cell.ljust(width) if place < num_texts else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        ]
-        lines.append(f"| {' | '.join(padded)} |")
-    rule = [
-        "-" * width if place < num_texts else f"{'-' * (width - 1)}:"
-        for place, width in enumerate(widths)
-    ]
-    lines.insert(1, f"| {' | '.join(rule)} |")
-    return "\n".join(lines)
+    columns = []
+    for place, (name, *cells) in enumerate(zip(header, *rows, strict=True)):
+        width = max(3, len(name), *map(len, cells))
+        if place < num_texts:
+            columns.append([cell.ljust(width) for cell in (name, "-" * width, *cells)])
+        else:
+            columns.append([cell.rjust(width) for cell in (name, "-" * (width - 1) + ":", *cells)])
+    return "\n".join(f"| {' | '.join(row)} |" for row in zip(*columns, strict=True))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from weince_lightning.sweeps import Arm, Sweep, SweepError, read_sweep
+from weince_lightning.sweeps.plan import argument_differences
 
 ACCURACIES = ("linear.", "knn.")
 """What the names of metrics that are fractions of the samples start with."""
@@ -88,13 +89,8 @@ def read_results(folder: str | Path) -> Results:
     if not runs:
         reason = problems[0] if problems else "the sweep has not finished a run yet"
         raise SweepError(f"there are no results in {root / 'results'}: {reason.rstrip('.')}.")
-    places = {
-        (arm, point): place
-        for place, (arm, point) in enumerate(
-            (name, point) for name, arm in plan.arms.items() for point in arm.points()
-        )
-    }
-    runs.sort(key=lambda run: (places[run.arm, run.point], plan.seeds.index(run.seed)))
+    order = [(name, point) for name, arm in plan.arms.items() for point in arm.points()]
+    runs.sort(key=lambda run: (order.index((run.arm, run.point)), plan.seeds.index(run.seed)))
     return Results(plan, runs, [*problems, *_doubts(runs)], str(folder))
 
 
@@ -202,12 +198,7 @@ def _outside(run: RunResult, plan: Sweep, arguments: Mapping[str, Sequence[str]]
     made = fit.get("arguments") if isinstance(fit, dict) else None
     wanted = arguments[f"{run.arm}/{run.point}/seed_{run.seed}"]
     if plan.source is not None and isinstance(made, list) and made != wanted:
-        odd = [str(argument) for argument in made if argument not in wanted]
-        lacks = [argument for argument in wanted if argument not in made]
-        return (
-            f"it was trained with {' '.join(odd) or 'nothing'} where sweep.yaml has "
-            f"{' '.join(lacks) or 'nothing'}."
-        )
+        return f"it was trained with {argument_differences(made, wanted, 'sweep.yaml')}."
     return ""
 
 

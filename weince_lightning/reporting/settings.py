@@ -29,17 +29,13 @@ def read_settings(results: Results) -> Settings:
         The settings of the evaluation, the number of epochs, the versions of the programs and the
         digests of the configurations.
     """
-    tables = {run.file: dict(_settings(run)) for run in results.runs}
-    shared, differing = {}, {}
-    for name in dict.fromkeys(name for table in tables.values() for name in table):
-        values: dict[str, list[str]] = {}
-        for file, table in tables.items():
-            if name in table:
-                values.setdefault(json.dumps(table[name], sort_keys=True), []).append(file)
-        if len(values) == 1:
-            shared[name] = json.loads(next(iter(values)))
-        else:
-            differing[name] = values
+    found: dict[str, dict[str, list[str]]] = {}
+    for run in results.runs:
+        for name, value in dict(_settings(run)).items():
+            values = found.setdefault(name, {})
+            values.setdefault(json.dumps(value, sort_keys=True), []).append(run.file)
+    shared = {name: json.loads(*values) for name, values in found.items() if len(values) == 1}
+    differing = {name: values for name, values in found.items() if len(values) > 1}
     return Settings(shared, differing)
 
 
@@ -77,8 +73,7 @@ def _settings(run: RunResult) -> Iterator[tuple[str, Any]]:
     if isinstance(history, dict):
         yield "fit.epochs", max((len(values) for values in history.values()), default=0)
     yield from _flat("", run.record["evaluation"].get("settings"))
-    yield from _flat("versions.", run.record.get("versions"))
-    yield from _flat("", {"threads": run.record.get("threads")})
+    yield from _flat("", {name: run.record.get(name) for name in ("versions", "threads")})
     plan = run.record.get("plan")
     if isinstance(plan, dict):
         yield from _flat(LAYERS, plan.get("layers"))

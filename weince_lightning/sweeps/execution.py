@@ -5,7 +5,6 @@ import shlex
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -71,13 +70,8 @@ def execute(
         checkpoint = _furthest(folder)
         if checkpoint is None:
             raise RunFailedError(f"there is no checkpoint that can be read in {folder.checkpoints}")
-        _run(
-            folder,
-            "evaluate",
-            commands.evaluate,
-            _evaluate_arguments(folder, checkpoint),
-            processes,
-        )
+        arguments = _evaluate_arguments(folder, checkpoint)
+        _run(folder, "evaluate", commands.evaluate, arguments, processes)
         logged = history.read_history(folder.path)
         result = {
             "arm": run.arm,
@@ -117,13 +111,12 @@ def _fit_arguments(folder: RunFolder, checkpoint: Path | None) -> list[str]:
         "class_path": "lightning.pytorch.loggers.CSVLogger",
         "init_args": {"save_dir": str(folder.path), "name": "", "version": ""},
     }
-    bar = [] if "trainer.enable_progress_bar" in folder.run.options else ["false"]
-    return [
-        *folder.run.fit_arguments,
-        f"--trainer.logger={json.dumps(logger)}",
-        *(f"--trainer.enable_progress_bar={value}" for value in bar),
-        *([] if checkpoint is None else [f"--ckpt_path={checkpoint}"]),
-    ]
+    arguments = [*folder.run.fit_arguments, f"--trainer.logger={json.dumps(logger)}"]
+    if "trainer.enable_progress_bar" not in folder.run.options:
+        arguments.append("--trainer.enable_progress_bar=false")
+    if checkpoint is not None:
+        arguments.append(f"--ckpt_path={checkpoint}")
+    return arguments
 
 
 def _evaluate_arguments(folder: RunFolder, checkpoint: Path) -> list[str]:
@@ -141,7 +134,9 @@ def _train(
     resumed = _furthest(folder, is_to_resume=True)
     before = 0.0
     if resumed is None or not record:
-        _begin_anew(folder)
+        shutil.rmtree(folder.checkpoints, ignore_errors=True)
+        for log in folder.path.glob("metrics*.csv"):
+            log.unlink()
         resumed = None
     else:
         history.set_aside(folder.path)
@@ -156,12 +151,6 @@ def _train(
     return float(record["seconds"])
 
 
-def _begin_anew(folder: RunFolder) -> None:
-    shutil.rmtree(folder.checkpoints, ignore_errors=True)
-    for log in folder.path.glob("metrics*.csv"):
-        log.unlink()
-
-
 def _run(
     folder: RunFolder,
     name: str,
@@ -170,10 +159,9 @@ def _run(
     processes: CommandProcesses,
 ) -> None:
     folder.path.mkdir(parents=True, exist_ok=True)
+    line = shlex.join(["weince", name, *arguments])
     with folder.log.open("a", encoding="utf-8") as log:
-        log.write(
-            f"\n{time.strftime('%Y-%m-%d %H:%M:%S')}  {shlex.join(['weince', name, *arguments])}\n"
-        )
+        log.write(f"\n{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
     status = processes.run(command, name, arguments, folder.log)
     if status == 0:
         return
@@ -184,18 +172,16 @@ def _run(
 
 def _furthest(folder: RunFolder, is_to_resume: bool = False) -> Path | None:
     """Return the checkpoint of the run that has trained most, by steps and never by numbers."""
-    found = [item for path in folder.checkpoints.glob("*.ckpt") for item in _progress(path)]
-    if is_to_resume:
-        found = [item for item in found if item[0][1] >= 0]
-    return max(found, default=(None, None))[1]
-
-
-def _progress(path: Path) -> Iterator[tuple[tuple[int, int, bool, float], Path]]:
-    """Give steps and epochs of a checkpoint; -1 epochs if it cannot be resumed."""
-    with suppress(CheckpointError):
-        if progress := open_checkpoint(path).progress:
-            epochs = -1 if progress.epochs is None else progress.epochs
-            yield (progress.steps, epochs, path.stem == "last", path.stat().st_mtime), path
+    found = []
+    for path in folder.checkpoints.glob("*.ckpt"):
+        with suppress(CheckpointError):
+            progress = open_checkpoint(path).progress
+            # Without a number of epochs a training cannot go on from it.
+            if progress and not (is_to_resume and progress.epochs is None):
+                epochs = -1 if progress.epochs is None else progress.epochs
+                is_last = path.stem == "last"
+                found.append((progress.steps, epochs, is_last, path.stat().st_mtime, path))
+    return max(found)[-1] if found else None
 
 
 def _what_happened(status: int, log: Path) -> str:

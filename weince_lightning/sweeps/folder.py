@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from weince_lightning.checkpoints.files import whole_file
 from weince_lightning.layers import merged, read_layers
-from weince_lightning.sweeps.plan import Run, SweepError
+from weince_lightning.sweeps.plan import Run, SweepError, argument_differences
 
 PLAN = "sweep.yaml"
 
@@ -80,14 +80,12 @@ def check_unchanged(folder: RunFolder, planned: dict[str, Any]) -> None:
     Raises:
         SweepError: If a result, or an unfinished training, was made with other arguments or layers.
     """
-    for path, key, parts in (
-        (folder.result, "plan", ("fit", "layers", "evaluate")),
-        # Evaluation knows itself what it can use again.
-        (folder.record, "plan", ("fit", "layers")),
-    ):
+    # Evaluation knows itself what it can use again of an unfinished run.
+    parts_of = {folder.result: ("fit", "layers", "evaluate"), folder.record: ("fit", "layers")}
+    for path, parts in parts_of.items():
         if not path.is_file():
             continue
-        made = read_json(path).get(key)
+        made = read_json(path).get("plan")
         if not isinstance(made, dict):
             raise SweepError(f"{path} does not say how it was made. Delete it to run it again.")
         for part in parts:
@@ -160,13 +158,7 @@ def _difference(made: Any, planned: Any) -> str:
     if isinstance(planned, dict):
         names = [name for name in planned if (made or {}).get(name) != planned[name]]
         return f"another content of the layer {' and '.join(names) or 'that is gone'}"
-    missing = _without(made or [], planned)
-    wanted = _without(planned, made or [])
-    return f"{' '.join(missing) or 'nothing'} where the plan has {' '.join(wanted) or 'nothing'}"
-
-
-def _without(arguments: Sequence[str], others: Sequence[str]) -> list[str]:
-    return [argument for argument in arguments if argument not in others]
+    return argument_differences(made or [], planned, "the plan")
 
 
 def _to_delete(folder: RunFolder, part: str) -> str:

@@ -79,16 +79,12 @@ class Arm:
             return self.found_points
         if not self.grid:
             return {"default": {}}
-        paths = [*self.grid]
-        short = dict(zip(paths, _shortest_endings(paths), strict=True))
-        products = itertools.product(*self.grid.values())
-        points = [dict(zip(paths, values, strict=True)) for values in products]
-        return {
-            ",".join(f"{short[path]}={_in_a_file_name(value)}" for path, value in point.items()): (
-                point
-            )
-            for point in points
-        }
+        endings, points = [*_shortest_endings([*self.grid])], {}
+        for values in itertools.product(*self.grid.values()):
+            texts = [quote(_typed(value), safe="[] +") for value in values]
+            name = ",".join(f"{end}={text}" for end, text in zip(endings, texts, strict=True))
+            points[name] = dict(zip(self.grid, values, strict=True))
+        return points
 
 
 @dataclass(frozen=True)
@@ -146,6 +142,18 @@ def as_arguments(options: Mapping[str, Any]) -> list[str]:
     return [f"--{path}={_typed(value)}" for path, value in options.items()]
 
 
+def argument_differences(made: Sequence[Any], planned: Sequence[str], plan: str) -> str:
+    """Say which arguments were given to a command, and which others a plan has.
+
+    Example:
+        >>> argument_differences(["-c", "digits", "--seed=1"], ["-c", "digits"], "the plan")
+        '--seed=1 where the plan has nothing'
+    """
+    others = " ".join(str(argument) for argument in made if argument not in planned)
+    missing = " ".join(argument for argument in planned if argument not in made)
+    return f"{others or 'nothing'} where {plan} has {missing or 'nothing'}"
+
+
 def _shortest_endings(paths: Sequence[str]) -> Iterator[str]:
     """Shorten each path to as many of its last components as tell it from the others."""
     for path in paths:
@@ -157,10 +165,6 @@ def _shortest_endings(paths: Sequence[str]) -> Iterator[str]:
             if ending == path
             or not any(f".{other}".endswith(f".{ending}") for other in paths if other != path)
         )
-
-
-def _in_a_file_name(value: Any) -> str:
-    return quote(_typed(value), safe="[] +")
 
 
 def _typed(value: Any) -> str:

@@ -1,6 +1,6 @@
 """A sweep from its file to its results: listed, carried out here, or submitted to a cluster."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,7 +53,15 @@ def list_runs(path: str | Path, commands: Commands, output: str | Path | None = 
         FileNotFoundError: If there is no such file.
         SweepError: As :func:`run_sweep` does.
     """
-    return [*_listed(_check(path, read_sweep(path), commands, output))]
+    from weince_lightning.sweeps.execution import command_lines
+
+    sweep = _check(path, read_sweep(path), commands, output)
+    lines = []
+    for number, folder in enumerate(sweep.folders, 1):
+        name = folder.run.name
+        lines.append(f"{number}. {name}{' (done)' if folder.is_done else ''}")
+        lines += [f"   {line}" for line in command_lines(folder, sweep.checkpoints[name])]
+    return lines
 
 
 def run_sweep(
@@ -158,13 +166,3 @@ def _begin(sweep: CheckedSweep, say: Callable[[str], None]) -> None:
     write_plan(sweep.output, sweep.source)
     done = len(sweep.folders) - len(sweep.unfinished)
     say(f"{len(sweep.folders)} runs in {sweep.output}, {done} of them done.")
-
-
-def _listed(sweep: CheckedSweep) -> Iterator[str]:
-    from weince_lightning.sweeps.execution import command_lines
-
-    for number, folder in enumerate(sweep.folders, 1):
-        name = folder.run.name
-        yield f"{number}. {name}{' (done)' if folder.is_done else ''}"
-        for line in command_lines(folder, sweep.checkpoints[name]):
-            yield f"   {line}"

@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -54,25 +54,22 @@ def carry_out(
             pool.submit(_timed, folder, commands, processes, keep_checkpoints): folder
             for folder in todo
         }
-        pending: set[Future[tuple[dict[str, Any], float]]] = {*futures}
-        while pending:
-            done, pending = wait(pending, return_when=FIRST_COMPLETED)
-            for future in done:
-                name = futures[future].run.name
-                try:
-                    result, seconds = future.result()
-                except RunStoppedError:
-                    continue
-                except (RunFailedError, SweepError, OSError) as error:
-                    failures[name] = str(error)
-                    say(f"FAILED {name}: {error}")
-                else:
-                    finished += 1
-                    said = f"{name}: {_duration(seconds)}{_numbers(result['evaluation'])}"
-                    left = len(todo) - finished - len(failures)
-                    pace = (time.monotonic() - begin) / (finished + len(failures))
-                    rest = f"; {left} left, about {_duration(left * pace)}" if left else ""
-                    say(f"{said}{rest}")
+        for future in as_completed(futures):
+            name = futures[future].run.name
+            try:
+                result, seconds = future.result()
+            except RunStoppedError:
+                continue
+            except (RunFailedError, SweepError, OSError) as error:
+                failures[name] = str(error)
+                say(f"FAILED {name}: {error}")
+            else:
+                finished += 1
+                said = f"{name}: {_duration(seconds)}{_numbers(result['evaluation'])}"
+                left = len(todo) - finished - len(failures)
+                pace = (time.monotonic() - begin) / (finished + len(failures))
+                rest = f"; {left} left, about {_duration(left * pace)}" if left else ""
+                say(f"{said}{rest}")
     return Outcome(failures, received[0] if received else None, len(todo))
 
 

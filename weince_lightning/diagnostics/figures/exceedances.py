@@ -84,11 +84,7 @@ def draw_exceedances(diagnosis: Diagnosis) -> Picture | None:
 
 def _laws(exceedances: Floats, fit: ThresholdFit, colors: Colors) -> list[tuple[Any, Look]]:
     """List the fitted laws of exceedances, each with its look."""
-    exponential = {
-        "color": colors.other,
-        "linestyle": "--",
-        "label": "exponential fit (“Gumbel”)",
-    }
+    exponential = {"color": colors.other, "linestyle": "--", "label": "exponential fit (“Gumbel”)"}
     laws: list[tuple[Any, Look]] = [(stats.expon(0, exceedances.mean()), exponential)]
     if fit.xi is not None:
         look = {"color": colors.fit, "label": "generalised Pareto fit (“Weibull” if ξ < 0)"}
@@ -101,12 +97,8 @@ def _ends(fit: ThresholdFit, colors: Colors) -> list[tuple[float, Look]]:
     cap = {"color": colors.ink, "linestyle": ":", "label": "similarity 1, the cap"}
     ends: list[tuple[float, Look]] = [(1.0, cap)]
     if fit.endpoint is not None:
-        look = {
-            "color": colors.third,
-            "linestyle": "-.",
-            "label": f"fitted end, {fit.endpoint:.3f}",
-        }
-        ends.append((fit.endpoint, look))
+        label = f"fitted end, {fit.endpoint:.3f}"
+        ends.append((fit.endpoint, {"color": colors.third, "linestyle": "-.", "label": label}))
     return ends
 
 
