@@ -47,7 +47,8 @@ def trained(tmp_path_factory):
         VisionData("digits", image_size=8, val_fraction=0).evaluation_dataloader("train").dataset
     )
     rest, val = stratified_split(everything.labels, 0.2, 1)
-    bank, queries = (DataLoader(Subset(everything, part), 256) for part in (rest, val))
+    # In one batch each: the limits of the trainer hold for these too, and leave none out then.
+    bank, queries = (DataLoader(Subset(everything, part), 2048) for part in (rest, val))
     trainer = Trainer(
         accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, max_epochs=1, limit_train_batches=3, limit_val_batches=1,
@@ -160,6 +161,29 @@ def test_the_function_says_what_must_be_given(checkpoint, own_checkpoint):
         evaluate_checkpoint(checkpoint, linear=None, knn=None)
     with pytest.raises(ValueError, match=r"data must be given: .*own\.ckpt holds no settings"):
         evaluate_checkpoint(own_checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"device": "gpu"}, ValueError, 'device must be one of "auto", "cpu", "cuda"'),
+        ({"data": "digits"}, TypeError, "data must have a method evaluation_dataloader"),
+        ({"data": VisionData}, TypeError, "got the class VisionData"),
+        ({"knn": {"k": 20}}, TypeError, r"knn must be KNNSettings\(...\) or None, got {'k': 20}"),
+        ({"checkpoint": None}, TypeError, "a checkpoint must be a path or an open file, got None"),
+    ],
+)
+def test_what_the_function_cannot_take_is_refused_in_its_words(
+    checkpoint, arguments, kind, message
+):
+    with pytest.raises(kind, match=message):
+        evaluate_checkpoint(**{"checkpoint": checkpoint, **arguments})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
+def test_a_gpu_that_is_not_there_is_refused(checkpoint):
+    with pytest.raises(ValueError, match="device must be one that torch finds, got cuda"):
+        evaluate_checkpoint(checkpoint, device="cuda")
 
 
 def test_the_old_spelling_of_a_flag_is_accepted_with_a_notice(capsys, tmp_path):

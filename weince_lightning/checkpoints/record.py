@@ -172,6 +172,7 @@ def open_checkpoint(
     Raises:
         FileNotFoundError: If there is no such file.
         CheckpointError: If it is damaged, or holds objects of other classes.
+        TypeError: If the source is of another kind.
 
     Example:
         >>> import tempfile
@@ -185,6 +186,8 @@ def open_checkpoint(
         return source
     is_safe = weights_only is not False
     if not isinstance(source, (str, Path)):
+        if not callable(getattr(source, "read", None)):
+            raise TypeError(f"a checkpoint must be a path or an open file, got {source!r}.")
         place = source.tell()
         content = torch.load(source, map_location="cpu", weights_only=is_safe)
         source.seek(place)

@@ -150,7 +150,7 @@ def find_config(name: str) -> str:
     Raises:
         UsageError: If there is no such file and no such packaged configuration.
     """
-    if isfile(name) or not re.fullmatch(r"[\w./~-]+", name):
+    if isfile(name) or not re.fullmatch(r"[\w./~-]*", name):
         return name
     try:
         return str(find_packaged(name, "-c"))

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
-import torch
 import yaml
 from jsonargparse import ActionConfigFile, DefaultHelpFormatter  # type: ignore[attr-defined]
 from lightning.pytorch import LightningDataModule
@@ -16,6 +15,7 @@ from weince_lightning.checkpoints.record import Checkpoint
 from weince_lightning.cli.arguments import UsageError, read_config, with_hyphens
 from weince_lightning.cli.checkpoint_config import refuse_built_in_python, report_overrides
 from weince_lightning.cli.parser import ConciseParser, refusals_reported
+from weince_lightning.evaluation.checkpoint import choose_device
 from weince_lightning.evaluation.saved_run import built_data_arguments, saved_backbone
 from weince_lightning.layers import as_yaml
 
@@ -133,8 +133,8 @@ def read_options(
     config = parser.parse_args(
         [part for layer in layers for part in ("-c", layer)] + [*given.options]
     )
-    if config.device == "cuda" and not torch.cuda.is_available():
-        parser.error("device must be one that torch finds, got cuda.")
+    with refusals_reported(parser):
+        choose_device(config.device)
     return config
 
 

@@ -14,8 +14,9 @@ from torchvision.transforms import v2
 
 from weince_lightning.checkpoints import Checkpoint, open_checkpoint, read_encoder
 from weince_lightning.checkpoints.encoders import build_known
-from weince_lightning.checks import nearest_words
+from weince_lightning.checks import check_integer, nearest_words
 from weince_lightning.diagnostics.embeddings import Embeddings
+from weince_lightning.evaluation.checkpoint import Device, choose_device
 from weince_lightning.evaluation.progress import progress_bar
 from weince_lightning.evaluation.saved_run import build_saved_backbone
 from weince_lightning.functional.layouts import Layout
@@ -192,7 +193,7 @@ def _fetching(name: str) -> Iterator[None]:
 def embed(
     encoder: Encoder,
     data: LightningDataModule,
-    device: str,
+    device: Device,
     layout: Layout | None,
     seed: int,
     max_images: int = MAX_IMAGES,
@@ -211,10 +212,16 @@ def embed(
         The embeddings, on the CPU.
 
     Raises:
-        ValueError: If the loader gives something else.
+        ValueError: If the loader gives something else, there is no such device, or a number is out
+            of its range.
+        TypeError: If ``data`` has no ``test_dataloader``.
     """
-    has_gpu = device != "cpu" and torch.cuda.is_available()
-    place = torch.device("cuda" if has_gpu else "cpu")
+    place = choose_device(device)
+    check_integer("max_images", max_images, at_least=2)
+    if not callable(getattr(data, "test_dataloader", None)) or isinstance(data, type):
+        raise TypeError(
+            f"data must be a data module with a test_dataloader, got {type(data).__name__}."
+        )
     data.prepare_data()
     data.setup("test")
     loader = _part(data.test_dataloader(), max_images, seed)

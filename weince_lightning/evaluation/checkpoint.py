@@ -8,7 +8,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from lightning.pytorch import LightningDataModule
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from weince_lightning.checkpoints import Checkpoint, open_checkpoint, read_encoder
 from weince_lightning.checkpoints.encoders import build_known
+from weince_lightning.checks import check_choice
 from weince_lightning.data import VisionData
 from weince_lightning.evaluation.cache import (
     KeptParts,
@@ -42,6 +43,18 @@ _NEUTRAL = ("batch_size", "num_workers", "data_dir", "download", "transforms", "
 _PARTS = ("linear", "knn")
 _LINEAR, _KNN = LinearSettings(), KNNSettings()
 _log = logging.getLogger(__name__)
+
+
+def choose_device(device: Device) -> torch.device:
+    """Return where an encoder runs; "auto" is a GPU if there is one.
+
+    Raises:
+        ValueError: If it is another word, or there is no GPU.
+    """
+    check_choice("device", device, get_args(Device))
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device must be one that torch finds, got cuda.")
+    return torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def evaluate_checkpoint(
@@ -88,14 +101,18 @@ def evaluate_checkpoint(
     Raises:
         FileNotFoundError: If there is no such file.
         CheckpointError: If it cannot be read, or does not hold the backbone.
-        ValueError: If both parts are left out, the data must be given, or images are not labelled.
-        TypeError: If the data module has no ``evaluation_dataloader``.
+        ValueError: If both parts are left out, the data must be given, images are not labelled, or
+            there is no such device.
+        TypeError: If a part is not of its class, or the data module has no
+            ``evaluation_dataloader``.
 
     Example:
         ``evaluate_checkpoint("last.ckpt", knn=None)["linear"]["test_top1"]["mean"]``
     """
-    if linear is None and knn is None:
-        raise ValueError("linear and knn must not both be None: nothing would be left.")
+    _check_parts(linear, knn)
+    place = choose_device(device)
+    if data is not None:
+        _check_data(data)
     opened = open_checkpoint(checkpoint)
     if data is None:
         data, found_settings = build_saved_data(opened)
@@ -110,7 +127,6 @@ def evaluate_checkpoint(
         backbone = build_saved_backbone(opened)
     weights = read_encoder(opened, backbone=backbone, v1_stride=v1_stride)
     encoder = build_known(weights)
-    place = torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
     encoder.to(place)
     loaders = _loaders(data)
     for split, loader in loaders.items():
@@ -209,12 +225,7 @@ def _loss_profile(
 
 def _loaders(data: LightningDataModule) -> dict[str, Iterable[Any]]:
     """Return the loaders of the training images, in one or two parts, and of the test images."""
-    give = getattr(data, "evaluation_dataloader", None)
-    if not callable(give):
-        raise TypeError(
-            "data must have a method evaluation_dataloader(split) that gives (images, labels) of "
-            f'the split "train", "val" or "test" in a fixed order, got {type(data).__name__}.'
-        )
+    give = _check_data(data)
     data.prepare_data()
     data.setup("fit")
     data.setup("test")
@@ -223,6 +234,29 @@ def _loaders(data: LightningDataModule) -> dict[str, Iterable[Any]]:
         loaders["val"] = give("val")
     loaders["test"] = give("test")
     return loaders
+
+
+def _check_parts(linear: Any, knn: Any) -> None:
+    if linear is None and knn is None:
+        raise ValueError("linear and knn must not both be None: nothing would be left.")
+    for name, given, kind in (("linear", linear, LinearSettings), ("knn", knn, KNNSettings)):
+        if not isinstance(given, kind | None):
+            raise TypeError(f"{name} must be {kind.__name__}(...) or None, got {given!r}.")
+
+
+def _check_data(data: Any) -> Any:
+    """Return the method that gives the loaders."""
+    give = getattr(data, "evaluation_dataloader", None)
+    if isinstance(data, type) or not callable(give):
+        raise TypeError(
+            "data must have a method evaluation_dataloader(split) that gives (images, labels) of "
+            f'the split "train", "val" or "test" in a fixed order, got {_kind(data)}.'
+        )
+    return give
+
+
+def _kind(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
 def _feature_name(
