@@ -286,6 +286,8 @@ class ContrastiveModule(RebuildableModule):
         )
         if self.schedule == "constant" and self.warmup_fraction == 0.0:
             return optimizer
+        if self.trainer.limit_train_batches == 0:  # no step is taken, and Lightning knows no length
+            return optimizer
         num_steps = self.trainer.estimated_stepping_batches
         scheduler = build_scheduler(optimizer, self.schedule, num_steps, self.warmup_fraction)
         return {
