@@ -1,4 +1,4 @@
-"""Which of a test's cases the default run takes; ``pytest -m slow`` takes the others."""
+"""The cases of a test that the default run takes; ``pytest -m slow`` takes the others."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which entries of a folder are images, which are classes, and which part they belong to."""
+"""Entries of a folder: images, classes, and the split that each image belongs to."""
 
 import os
 import shutil

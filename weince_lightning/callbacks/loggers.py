@@ -1,4 +1,4 @@
-"""What ``self.log`` cannot take: histograms and pictures, for whatever loggers there are.
+"""Histograms and pictures, which ``self.log`` cannot take, for whatever loggers there are.
 
 To be called on the process that writes; nothing here waits for another.
 """

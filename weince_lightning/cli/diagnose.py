@@ -54,7 +54,7 @@ Writes report.html, diagnosis.json and the figures to ./diagnosis; a second run 
 
 _OF_LAYERS = ("data", "device", "backbone", "v1_stride")
 _ARGUMENTS = {"first": "embeddings", "second": "positives", "name": "SOURCE", "output": "--output"}
-"""What files and the command line call the arguments of functions."""
+"""Names of the functions' arguments, and the names that people gave them by."""
 _SIDES = ("positives", "pairs", "ids")
 
 

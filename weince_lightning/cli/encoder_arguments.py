@@ -20,7 +20,7 @@ from weince_lightning.evaluation.saved_run import built_data_arguments, saved_ba
 from weince_lightning.layers import as_yaml
 
 EXPECTED = (OSError, ValueError, TypeError, RuntimeError, ImportError)
-"""What checkpoints, data and backbones raise that cannot be used; all else is a fault of ours."""
+"""Errors of checkpoints, data and backbones that cannot be used; others are faults of ours."""
 
 _V1_STRIDE = "--v1-stride"
 

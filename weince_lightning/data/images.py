@@ -138,7 +138,7 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""What makes an image upright, by its EXIF orientation (1: nothing)."""
+"""The turn that makes an image upright, by its EXIF orientation; 1 needs none."""
 
 _SCALED_TO_16 = ("PNG", "PPM")
 """Formats of which Pillow brings deep grey values to 0-65535, in mode ``I``."""

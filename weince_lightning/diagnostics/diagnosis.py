@@ -31,7 +31,7 @@ SHARES = np.linspace(0.0, 1.0, 41)
 r"""Where the profile of the link is computed, as :math:`\lambda`."""
 
 _OF_STABILITY = ("quantile", "threshold", "num_exceedances", "xi", "xi_interval")
-"""What is told of each fit over other thresholds."""
+"""Fields of the fits over other thresholds that are reported."""
 
 Bar = Callable[[str, int | None], Any]
 """Makes a progress bar from a description and a number of steps, as tqdm does."""

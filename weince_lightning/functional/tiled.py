@@ -152,7 +152,7 @@ def choose_block_size(group: Candidates) -> int:
 
 
 class _Columns:
-    """What was computed for each anchor of some blocks, in memory that is taken once.
+    """Results for each anchor of some blocks, in memory that is taken once.
 
     A small tensor that stays lies among the large ones of its block, and keeps the memory that they
     leave from being whole again: with thousands of blocks that is more than all else.
