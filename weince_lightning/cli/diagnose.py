@@ -26,7 +26,7 @@ from weince_lightning.diagnostics.embedding_files import (
     read_embeddings,
 )
 from weince_lightning.diagnostics.encoders import HUBS, build_hub_encoder, read_checkpoint_encoder
-from weince_lightning.diagnostics.report import check_report_folder, write_report
+from weince_lightning.diagnostics.report import report_folder, write_report
 from weince_lightning.evaluation.progress import progress_bar
 
 _DESCRIPTION = """\
@@ -150,8 +150,7 @@ def _diagnose(parser: ConciseParser, source: str, given: Given) -> tuple[Diagnos
     if given.layers or given.sets("data"):
         raise UsageError(f"-c and --data must not be given for {source}, which holds embeddings.")
     config = read_options(parser, given)
-    folder = Path(config.output)
-    check_report_folder(folder)
+    folder = report_folder(config.output)
     files = {name: config[name] and Path(config[name]) for name in _SIDES}
     embeddings = read_embeddings(opened, config.layout or "views", **files)
     if config.layout is not None and embeddings.second is None:
@@ -172,8 +171,7 @@ def _diagnose_encoder(
     for name in _SIDES:
         if config[name] is not None:
             raise UsageError(f"--{name} must not be given for an encoder, whose views are known.")
-    folder = Path(config.output)
-    check_report_folder(folder)
+    folder = report_folder(config.output)
     built = build(parser, config)
     if checkpoint is None:
         encoder = build_hub_encoder(source, config.pretrained)

@@ -17,12 +17,13 @@ KINDS: tuple[Literal["png", "svg"], ...] = ("png", "svg")
 _NUMBERS = "diagnosis.json"
 
 
-def check_report_folder(folder: Path) -> None:
-    """Refuse a folder that cannot be written to, or that holds files of other kinds.
+def report_folder(output: str | Path) -> Path:
+    """Return the folder of a report.
 
     Raises:
-        ValueError: If it is such a folder.
+        ValueError: If it cannot be written to, or holds files of other kinds.
     """
+    folder = Path(output)
     there = next(each for each in (folder, *folder.parents) if each.exists() or each.is_symlink())
     if not there.is_dir() or not os.access(there, os.W_OK):
         what = "cannot be written to" if there.is_dir() else "is no folder"
@@ -34,6 +35,7 @@ def check_report_folder(folder: Path) -> None:
             f"output must be a new folder, an empty one or that of an earlier diagnosis, got "
             f"{folder}, which holds other files."
         )
+    return folder
 
 
 def write_report(diagnosis: Diagnosis, folder: str | Path, source: str) -> Path:
@@ -50,8 +52,7 @@ def write_report(diagnosis: Diagnosis, folder: str | Path, source: str) -> Path:
     Raises:
         ValueError: If the folder holds other files, or cannot be written to.
     """
-    folder = Path(folder)
-    check_report_folder(folder)
+    folder = report_folder(folder)
     verdict = pronounce(diagnosis)
     pictures = draw(diagnosis)
     numbers = {
