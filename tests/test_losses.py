@@ -221,6 +221,46 @@ def test_gradcheck_holds_with_gate_and_shape_fixed(generator):
     assert torch.autograd.gradgradcheck(fused, (z0, z1))
 
 
+@every_loss
+@pytest.mark.parametrize("layout", few(LAYOUTS))
+@pytest.mark.parametrize("added", few(("nothing", "ids", "negatives"), 0, 1))
+# A part of torch has no rule of its own for several batches at once, and says that it is slower.
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_transforms_of_torch_func_find_the_same_values_and_gradients(build, layout, added):
+    generator = torch.Generator().manual_seed(0)
+    batches = torch.randn(3, 2, 24, 6, generator=generator, dtype=torch.float64)
+    ids = torch.randint(20, (24,), generator=generator) if added == "ids" else None
+    negatives = batches[0, 0, :5] if added == "negatives" else None
+    loss = build(layout=layout).eval()
+
+    def value(z0: Tensor, z1: Tensor) -> Tensor:
+        return loss(z0, z1, ids, negatives)
+
+    values, gradient = [], []
+    for z0, z1 in batches:
+        leaf = z0.clone().requires_grad_()
+        values.append(value(leaf, z1))
+        gradient += torch.autograd.grad(values[-1], leaf)
+    both = torch.func.vmap(torch.func.grad_and_value(value))(batches[:, 0], batches[:, 1])
+    torch.testing.assert_close(both[0], torch.stack(gradient))
+    torch.testing.assert_close(both[1], torch.stack(values))
+    _, along = torch.func.jvp(lambda z: value(z, batches[0, 1]), (batches[0, 0],), (batches[1, 0],))
+    torch.testing.assert_close(along, (gradient[0] * batches[1, 0]).sum())
+
+
+@pytest.mark.parametrize(
+    "loss", [WEINCELoss(queue_size=64), WEINCELoss.released()], ids=["queue", "running shape"]
+)
+def test_transforms_of_torch_func_move_no_state(loss, views):
+    z0, z1 = (z.detach() for z in views)
+    loss(z0, z1)
+    saved = {name: value.clone() for name, value in loss.state_dict().items()}
+    torch.func.grad(lambda z: loss(z, z1))(z0 + 1)
+    assert len(saved) > 0
+    for name, value in loss.state_dict().items():
+        assert torch.equal(value, saved[name])
+
+
 # Limits
 
 

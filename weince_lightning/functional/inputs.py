@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from weince_lightning.checks import check_number
+from weince_lightning.functional.tracing import is_traced
 
 
 def check_batch(
@@ -46,7 +47,7 @@ def check_batch(
     if negatives is not None:
         _check_negatives(negatives, *z0.shape)
     _check_devices(embeddings if ids is None else {**embeddings, "ids": ids})
-    if not torch.compiler.is_compiling() and torch.is_anomaly_enabled():
+    if not is_traced() and torch.is_anomaly_enabled():
         _check_finite(embeddings)
 
 
@@ -94,7 +95,7 @@ def check_labelled(
         _check_ids(reference_labels, len(references), names[1])
         _check_devices({**tensors, names[1]: reference_labels})
     _check_devices({**tensors, "labels": labels})
-    if not torch.compiler.is_compiling() and torch.is_anomaly_enabled():
+    if not is_traced() and torch.is_anomaly_enabled():
         _check_finite(tensors)
 
 

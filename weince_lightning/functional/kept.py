@@ -4,22 +4,23 @@ from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any, ParamSpec, TypeVar
 
-import torch
+from weince_lightning.functional.tracing import is_traced
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
 def kept(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Keep what a function returned for its last eight arguments; compilers see it without.
+    """Keep what a function returned for its last eight arguments, except where it is traced.
 
-    They would trace through ``lru_cache`` too, but warn of it.
+    torch.compile would warn of ``lru_cache``, and a tensor made under a transform of
+    ``torch.func`` serves no later step.
     """
     cached: Any = lru_cache(maxsize=8)(function)
 
     @wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        if torch.compiler.is_compiling():
+        if is_traced():
             return function(*args, **kwargs)
         result: Result = cached(*args, **kwargs)
         return result

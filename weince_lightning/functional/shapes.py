@@ -54,7 +54,7 @@ def tail_shape(
     # Without shrinkage no evidence would have the weight 0 / 0.
     weight = evidence / (evidence + max(shrinkage, torch.finfo(evidence.dtype).tiny))
     weight.masked_fill_((fit.r_squared < r2_min).logical_or_(fit.beta_hat <= 0), 0.0)
-    return torch.lerp(torch.as_tensor(target).to(fit.beta_hat), fit.beta_hat, weight).clamp_(
+    return torch.lerp(torch.as_tensor(target).to(fit.beta_hat), fit.beta_hat, weight).clamp(
         minimum, maximum
     )
 

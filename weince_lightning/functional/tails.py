@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from weince_lightning.functional.kept import kept
+from weince_lightning.functional.tracing import is_traced
 
 _FLOOR = 1e-12
 """Smallest sum of squares: a perfect line and a constant tail stay finite."""
@@ -124,7 +125,7 @@ def smallest(values: Tensor, width: int) -> Tensor:
     Returns:
         Shape ``(rows, width)``.
     """
-    if not values.is_cpu or torch.compiler.is_compiling():
+    if not values.is_cpu or is_traced():
         return values.topk(width, largest=False, sorted=True).values
     # NumPy sorts and selects with vector instructions, several times as fast as topk. Short rows
     # are sorted faster than selected from.
@@ -259,7 +260,7 @@ def _center(values: Tensor, used: Tensor, num_points: Tensor) -> Tensor:
 def _lines_of_each(sizes: NDArray[np.int64], num_negatives: Tensor, smallest: Tensor) -> _Lines:
     """Lines of anchors whose tail sizes follow their numbers of negatives."""
     points, dtype, device = smallest.shape[1], smallest.dtype, smallest.device
-    if num_negatives.is_cpu and len(num_negatives) > 0 and not torch.compiler.is_compiling():
+    if num_negatives.is_cpu and len(num_negatives) > 0 and not is_traced():
         # Reading them costs no host sync, and mostly all are equal.
         each = sizes[num_negatives.numpy()]
         if each.min() == each.max():

@@ -15,6 +15,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from weince_lightning.functional.tracing import is_traced
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -60,7 +62,7 @@ class Scratch:
 
 def count_threads(device: torch.device) -> int:
     """Count the threads that work on a device: as many as torch uses; 1 where it is no CPU."""
-    if device.type != "cpu" or torch.compiler.is_compiling():
+    if device.type != "cpu" or is_traced():
         return 1
     return min(torch.get_num_threads(), MOST_THREADS)
 

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weince_lightning.functional.tracing import is_transformed
+
 MIN_NORM = 1e-6
 """A row whose norm is below this counts as the zero vector, dimensionless."""
 
@@ -24,6 +26,8 @@ def unit_vectors(embeddings: Tensor) -> Tensor:
         tensor([[0.6000, 0.8000],
                 [0.0000, 0.0000]])
     """
+    if is_transformed():  # torch.func takes no function with a backward of its own
+        return _scale(embeddings)[0]
     unit: Tensor = _UnitVectors.apply(embeddings)
     return unit
 

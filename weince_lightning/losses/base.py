@@ -34,6 +34,7 @@ from weince_lightning.functional.tails import (
     pooled_tail,
 )
 from weince_lightning.functional.tiled import Tiled
+from weince_lightning.functional.tracing import is_transformed
 from weince_lightning.functional.vectors import unit_vectors
 from weince_lightning.losses.exchange import Views, gather_views
 from weince_lightning.losses.links import WeibitLink
@@ -248,11 +249,16 @@ class ContrastiveLoss(nn.Module, ABC):
 
     @property
     def _is_step(self) -> bool:
-        """Whether state may move."""
-        return self.training and torch.is_grad_enabled()
+        """Whether state may move: not under ``torch.func``, whose functions have no effects."""
+        return self.training and torch.is_grad_enabled() and not is_transformed()
 
     def _compare(self, groups: Sequence[Candidates]) -> Whole | Tiled:
-        """Compute similarities block by block; :class:`Whole` is what that is tested against."""
+        """Compute similarities block by block, but under ``torch.func``, which differentiates.
+
+        There it is :class:`Whole`, against which the blocks are tested.
+        """
+        if is_transformed():
+            return Whole(groups)
         return Tiled(groups, self.block_size)
 
     def _objective(self, groups: list[Candidates], tail: TailEvidence | None) -> Objective:
