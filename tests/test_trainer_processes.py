@@ -7,7 +7,20 @@ from pathlib import Path
 import pytest
 import torch
 from processes import run_ranks
-from two_processes import CASES, MICRO_BATCHES, Ending, train
+from two_processes import (
+    CASES,
+    MICRO_BATCHES,
+    ODD_SIZES,
+    SIZE,
+    Descent,
+    Ending,
+    network,
+    pairs,
+    train,
+    validate,
+)
+
+from weince_lightning import WEINCELoss
 
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available() or sys.platform == "win32", reason="needs gloo processes"
@@ -89,3 +102,21 @@ def test_batch_norm_that_is_not_synchronised_is_warned_of_once_and_on_one_proces
     assert message.startswith("sync_batchnorm must be True")
     assert "2 processes" in message
     assert second == []
+
+
+@pytest.mark.parametrize("case", ODD_SIZES)
+def test_the_validation_loss_of_two_processes_counts_each_sample_once(ranks, case):
+    samples, batch_size = ODD_SIZES[case]
+    whole = validate(1, samples, batch_size)
+    assert [rank["odd"][case] for rank in ranks("lightning")] == pytest.approx([whole] * 2)
+
+
+def test_processes_that_do_not_gather_count_each_sample_once(ranks):
+    torch.manual_seed(0)
+    module = Descent(network(), WEINCELoss(0.2), 1, SIZE).double()
+    views = [torch.stack([pair[0][i] for pair in pairs()[:13]]).double() for i in range(2)]
+    z0, z1 = (module.encode(view)[1] for view in views)
+    each = [module.loss(z0[rank::2], z1[rank::2]).item() for rank in range(2)]
+    expected = (7 * each[0] + 6 * each[1]) / 13
+    found = [rank["odd"]["each its own"] for rank in ranks("lightning")]
+    assert found == pytest.approx([expected] * 2)

@@ -176,6 +176,20 @@ def train_digits(folder: str, callbacks: list[Any]) -> dict[str, Any]:
     }
 
 
+ODD_SIZES = {"the rest repeated": (21, 5), "uneven": (13, 4), "one batch": (21, 11)}
+"""Samples, and samples of a batch on each of two processes."""
+
+
+def validate(num_processes: int, samples: int, batch_size: int, gather: bool = True) -> float:
+    """Return ``val/loss``; Lightning's sampler repeats a sample where they do not come out even."""
+    torch.manual_seed(0)
+    module = Descent(network(), WEINCELoss(0.2, gather_distributed=gather), 1, SIZE).double()
+    trainer = make_trainer(import_module("lightning"), num_processes, precision="64-true")
+    loader = DataLoader(pairs()[:samples], batch_size * 2 // num_processes)
+    trainer.validate(module, loader, verbose=False)
+    return trainer.callback_metrics["val/loss"].item()
+
+
 def main(name: str, folder: str) -> None:
     torch.set_num_threads(1)
     cases = {**CASES, **MICRO_BATCHES} if name == "lightning" else CASES
@@ -183,6 +197,8 @@ def main(name: str, folder: str) -> None:
     if name == "lightning":
         found["watched"] = train_digits(folder, monitors())
         found["alone"] = train_digits(folder, [])
+        found["odd"] = {case: validate(2, *sizes) for case, sizes in ODD_SIZES.items()}
+        found["odd"]["each its own"] = validate(2, 13, 7, gather=False)
     torch.save(found, Path(folder) / f"{torch.distributed.get_rank()}.pt")
 
 

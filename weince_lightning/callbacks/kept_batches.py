@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from weince_lightning.callbacks.padding import Padding
+from weince_lightning.data.padding import Padding
 from weince_lightning.distributed import gather, shared_counts
 
 
@@ -43,7 +43,7 @@ class KeptBatches:
 
     def add(self, pairs: Pairs, batch_idx: int, dataloader_idx: int) -> None:
         """Keep this process's part of a batch, if it is its turn."""
-        own = self._padding.count_own(len(pairs.projections), dataloader_idx)
+        own = self._padding.count(len(pairs.projections), dataloader_idx).own
         if batch_idx % self._stride == 0:
             kept = Pairs(*(tensor[:own].cpu() for tensor in pairs))
             self._batches[dataloader_idx, batch_idx] = kept

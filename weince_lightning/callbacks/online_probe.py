@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 from torchmetrics import Metric
 
-from weince_lightning.callbacks.padding import Padding
 from weince_lightning.callbacks.probe_inputs import LabelRange, check_outputs, read_rows
 from weince_lightning.checks import check_integer, check_number
+from weince_lightning.data.padding import Padding
 from weince_lightning.functional.neighbours import UNKNOWN_LABEL
 
 TOP_K = (1, 5)
@@ -149,7 +149,7 @@ class OnlineLinearProbe(Callback):
         check_outputs(outputs)
         self._val_labels.add(outputs["labels"].long())
         if self._classifier is not None and not trainer.sanity_checking:
-            samples = self._val_padding.count_own(len(outputs["labels"]), dataloader_idx)
+            samples = self._val_padding.count(len(outputs["labels"]), dataloader_idx).own
             features, labels = read_rows(outputs, samples)
             with torch.autocast(features.device.type, enabled=False):
                 scores = self._classifier.score(features)

@@ -9,8 +9,8 @@ from torch import Tensor
 from torchmetrics.functional import spearman_corrcoef
 
 from weince_lightning.callbacks.evaluation_monitor import EvaluationMonitor
-from weince_lightning.callbacks.padding import Padding
 from weince_lightning.checks import check_integer
+from weince_lightning.data.padding import Padding
 from weince_lightning.distributed import gather
 from weince_lightning.functional.retrieval import paired_similarity, top1_among
 
@@ -64,7 +64,7 @@ class SentenceSimilarityMonitor(EvaluationMonitor):
         self, found: tuple[Tensor, Tensor, Tensor], batch_idx: int, dataloader_idx: int
     ) -> None:
         first, second, labels = found
-        own = self._padding.count_own(len(labels), dataloader_idx)
+        own = self._padding.count(len(labels), dataloader_idx).own
         first, second, labels = first[:own], second[:own], labels[:own]
         if labels.is_floating_point():
             similarity = paired_similarity(first, second)

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from weince_lightning.checkpoints.saving import save_atomically
 from weince_lightning.checks import check_choice, check_flag, check_integer, check_number
+from weince_lightning.data.padding import Count, Padding
 from weince_lightning.losses import ContrastiveTerms, WEINCELoss
+from weince_lightning.losses.base import ContrastiveLoss
 from weince_lightning.module.batches import check_images, views_and_labels
 from weince_lightning.module.compiling import compile_for_training, run_plainly
 from weince_lightning.module.fit_checks import (
@@ -146,6 +148,9 @@ class ContrastiveModule(RebuildableModule):
         self.schedule: Schedule = schedule
         self.warmup_fraction = warmup_fraction
         self._resumed_states: dict[str, Any] = {}
+        self._padding = Padding()
+        self._evaluated_loader: int | None = None
+        self._weight: int | None = None
         self.channels_last = check_flag("channels_last", channels_last)
         self.compile_backbone = check_flag("compile_backbone", compile_backbone)
 
@@ -199,7 +204,8 @@ class ContrastiveModule(RebuildableModule):
             ``loss`` (scalar with gradient), ``terms`` (:class:`ContrastiveTerms`, None for a loss
             without such), ``features`` and ``projections`` (pairs, one tensor per view), and
             ``labels``; all but ``loss`` detached. In evaluation a single sample has no negative:
-            its ``loss`` and ``terms`` are None.
+            its ``loss`` and ``terms`` are None. A loss of this package, and with it all of these,
+            has no samples that a distributed sampler repeats in validation and test.
 
         Raises:
             TypeError: If the batch or the loss's value is of the wrong kind.
@@ -207,9 +213,16 @@ class ContrastiveModule(RebuildableModule):
         """
         views, labels = views_and_labels(batch)
         (features0, projections0), (features1, projections1) = map(self._encode_view, views)
+        count = self._count_samples(len(labels))
+        if count.own < len(labels):
+            features0, features1, projections0, projections1, labels = (
+                rows[: count.own]
+                for rows in (features0, features1, projections0, projections1, labels)
+            )
         loss, terms = None, None
-        if self.training or len(projections0) * self._num_processes() > 1:
+        if self.training or count.together > 1:
             loss, terms = self._compute_loss(projections0, projections1)
+            self._weight = count.together
         return {
             "loss": loss,
             "terms": terms,
@@ -255,7 +268,7 @@ class ContrastiveModule(RebuildableModule):
 
     def training_step(self, batch: Sequence[Any], batch_idx: int) -> dict[str, Any]:
         """Return :meth:`step` and log ``train/loss``."""
-        return self._logged_step(batch, "train")
+        return self._logged_step(batch, "train", batch_idx)
 
     def validation_step(
         self, batch: Sequence[Any], batch_idx: int, dataloader_idx: int = 0
@@ -264,13 +277,13 @@ class ContrastiveModule(RebuildableModule):
 
         Of several loaders each has its own, ``val/loss/dataloader_idx_0`` and so on.
         """
-        return self._logged_step(batch, "val")
+        return self._logged_step(batch, "val", batch_idx, dataloader_idx)
 
     def test_step(
         self, batch: Sequence[Any], batch_idx: int, dataloader_idx: int = 0
     ) -> dict[str, Any]:
         """Return :meth:`step` and log ``test/loss``, as :meth:`validation_step` does."""
-        return self._logged_step(batch, "test")
+        return self._logged_step(batch, "test", batch_idx, dataloader_idx)
 
     def predict_step(
         self, batch: Sequence[Any], batch_idx: int, dataloader_idx: int = 0
@@ -302,21 +315,52 @@ class ContrastiveModule(RebuildableModule):
         return projection_head(self.feature_dim, projection_dim)
 
     def _logged_step(
-        self, batch: Sequence[Any], stage: Stage, add_dataloader_idx: bool = True
+        self,
+        batch: Sequence[Any],
+        stage: Stage,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+        add_dataloader_idx: bool = True,
     ) -> dict[str, Any]:
+        self._weight = None
+        if stage != "train" and isinstance(self.loss, ContrastiveLoss):
+            if batch_idx == 0:
+                self._padding.start(getattr(self.trainer, f"{stage}_dataloaders"))
+            self._evaluated_loader = dataloader_idx
         outputs = self.step(batch)
-        if outputs["loss"] is not None:
+        self._evaluated_loader = None
+        loss = outputs["loss"]
+        # A step of a subclass may not count.
+        weight = len(outputs["labels"]) if self._weight is None else self._weight
+        if loss is None and self._num_processes() > 1:  # all processes must log
+            loss, weight = torch.zeros((), device=self.device), 0
+        if loss is not None:
             self.log(
                 f"{stage}/loss",
-                outputs["loss"],
+                loss,
                 on_step=stage == "train",
                 on_epoch=stage != "train",
                 prog_bar=True,
-                batch_size=len(outputs["labels"]),
+                batch_size=weight,
                 sync_dist=True,
                 add_dataloader_idx=add_dataloader_idx,
             )
         return outputs
+
+    def _count_samples(self, batch_size: int) -> Count:
+        """Count the samples of a batch for the loss, repetitions aside.
+
+        Together they are the weight of the loss in the mean of an epoch. Lightning averages the
+        weights of the processes in integers, so that they must come out even.
+        """
+        # Losses of others may need as many samples of each process.
+        if self._evaluated_loader is None:
+            return Count(batch_size, batch_size * self._num_processes())
+        count = self._padding.count(batch_size, self._evaluated_loader)
+        if self.loss.gather_distributed:
+            return count
+        # A lone sample has no negative, however many the others have.
+        return Count(count.own, count.own * self._num_processes() if count.own > 1 else 0)
 
     def _encode_view(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Encode one view, in micro-batches where they spare memory."""

@@ -160,11 +160,11 @@ class SentenceModule(ContrastiveModule):
 
         Pairs whose labels are floating-point numbers do so to a degree alone.
         """
-        return self._pairs_step(batch, "val")
+        return self._pairs_step(batch, "val", batch_idx, dataloader_idx)
 
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
         """Return :meth:`step`, and log ``test/loss`` if the pairs belong together."""
-        return self._pairs_step(batch, "test")
+        return self._pairs_step(batch, "test", batch_idx, dataloader_idx)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save the encoder's sizes in place of the folder it came from: its weights are here."""
@@ -174,11 +174,13 @@ class SentenceModule(ContrastiveModule):
             encoder=settings["encoder"], encoder_options=settings["options"]
         )
 
-    def _pairs_step(self, batch: Any, stage: Stage) -> dict[str, Any]:
+    def _pairs_step(
+        self, batch: Any, stage: Stage, batch_idx: int, dataloader_idx: int
+    ) -> dict[str, Any]:
         if batch[1].is_floating_point():
             return self.step(batch)
         # One of the loaders of SentenceData has a loss, the first or the second.
-        return self._logged_step(batch, stage, add_dataloader_idx=False)
+        return self._logged_step(batch, stage, batch_idx, dataloader_idx, add_dataloader_idx=False)
 
     def _count_features(self) -> int:
         return self.backbone.feature_dim

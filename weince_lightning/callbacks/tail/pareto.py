@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-from weince_lightning.callbacks.padding import Padding
+from weince_lightning.data.padding import Padding
 from weince_lightning.distributed import gather, row_counts, world_size
 from weince_lightning.extremes.similarities import pool_views
 from weince_lightning.extremes.threshold import fit_threshold
@@ -44,7 +44,7 @@ class TailShapeLog:
         wanted = -(-MAX_SAMPLES // world_size())
         if len(projections) == 2 and self._num_kept < wanted:
             views = torch.stack([view.detach().float() for view in projections], dim=1)
-            own = self._padding.count_own(len(views), dataloader_idx=0)
+            own = self._padding.count(len(views), dataloader_idx=0).own
             self._kept.append(views[: min(own, wanted - self._num_kept)])
             self._num_kept += len(self._kept[-1])
 
