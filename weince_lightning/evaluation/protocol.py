@@ -42,7 +42,7 @@ def evaluate(
     Args:
         train_features: Features of the training samples, shape ``(samples, features)``; their
             device does the work.
-        train_labels: Their labels, any integers, -1 where unknown, shape ``(samples,)``.
+        train_labels: Their labels, integers of at least 0, -1 where unknown, shape ``(samples,)``.
         test_features: Features of the test samples.
         test_labels: Their labels. One that no training sample has is never told right.
         linear: How the linear probe is trained; None leaves it out.

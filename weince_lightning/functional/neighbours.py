@@ -155,8 +155,8 @@ def neighbour_scores(
 ) -> NeighbourScores:
     """Score features by what their neighbours' labels tell: weighted vote and recall.
 
-    See :func:`nearest_neighbours` and :func:`weighted_vote`, also for ties. Labels are any
-    integers, in the bank or not; samples with label -1 are left out. Features that are NaN or
+    See :func:`nearest_neighbours` and :func:`weighted_vote`, also for ties. Labels are integers of
+    at least 0, in the bank or not; samples with label -1 are left out. Features that are NaN or
     infinite tell nothing and are told wrong: such a bank item is nobody's neighbour, such a query
     counts as one without its label among the neighbours.
 
@@ -218,7 +218,7 @@ def known_labels(features_name: str, features: Tensor, labels_name: str, labels:
 
     Raises:
         NoLabelError: If none has a label.
-        ValueError: If shapes do not fit together.
+        ValueError: If shapes do not fit together, or a label is below -1.
     """
     if features.ndim != 2:
         raise ValueError(
@@ -228,6 +228,12 @@ def known_labels(features_name: str, features: Tensor, labels_name: str, labels:
         raise ValueError(
             f"{labels_name} must hold one label per row of {features_name} ({len(features)}), got "
             f"shape {tuple(labels.shape)}."
+        )
+    smallest = int(labels.min()) if len(labels) else UNKNOWN_LABEL
+    if smallest < UNKNOWN_LABEL:
+        raise ValueError(
+            f"{labels_name} must be at least 0, or {UNKNOWN_LABEL} where unknown, got {smallest}. "
+            f"Replace it by {UNKNOWN_LABEL} if it marks unknown ones."
         )
     has_label = labels != UNKNOWN_LABEL
     if not has_label.any():
