@@ -100,12 +100,11 @@ def differentiate(
         expected = probability * (mean - similarity.gather(1, positive))
         of_temperature = -(softmax_rate / temperature * expected).sum()
     softmax_rate *= probability
-    positive_rate = softmax_rate
-    if delta is not None and weibull_power is not None:
+    if weibull_power is not None:
         weibull_power = weibull_power * probability
-        positive_rate = _rate(softmax_rate, weibull_power, delta.gather(1, positive))
-    rate = _rate(softmax_rate, weibull_power, delta)
-    of_similarity = shares.mul_(rate).scatter_(1, positive, positive_rate.neg())
+    # The positive's share of the derivative is all of it, with the other sign.
+    of_similarity = shares.scatter_(1, positive, -1.0)
+    of_similarity *= _rate(softmax_rate, weibull_power, delta)
     return Derivatives(losses, of_similarity, of_temperature)
 
 
