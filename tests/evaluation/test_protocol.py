@@ -36,7 +36,7 @@ def test_samples_without_label_count_nowhere(digits, known):
 def test_a_label_that_is_neither_a_class_nor_unknown_is_refused(digits):
     features, labels, *test = digits
     marked = torch.cat([labels.new_tensor([-100]), labels[1:]])
-    with pytest.raises(ValueError, match="train_labels must be at least 0, or -1.* got -100"):
+    with pytest.raises(ValueError, match=r"train_labels must be at least 0, or -1.* got -100"):
         evaluate(features, marked, *test, *PARTS)
     with pytest.raises(ValueError, match="test_labels must be at least 0"):
         evaluate(features, labels, features, marked, *PARTS)
