@@ -101,12 +101,11 @@ def decide(diagnosis: Diagnosis, source: str = "SOURCE") -> Decision:
             source,
         )
     if against is None:
-        second = "untrained" if _is_encoder(diagnosis) else "untrained.npy"
         return Decision(
             "cannot tell",
             "the hardest negatives stop at a limit, as WEINCE assumes, but those of an untrained "
             "encoder often do so too",
-            _command(source, f"--against {second}"),
+            _command(source, _second(diagnosis)),
             "compares with the same encoder before training"
             + ("" if _is_encoder(diagnosis) else ", of which untrained.npy holds the same rows"),
         )
@@ -124,6 +123,7 @@ def _against(fit: ThresholdFit, against: Diagnosis, diagnosis: Diagnosis, source
             "the hardest negatives stop at a limit, but perhaps no earlier than those of the "
             "second encoder",
             source,
+            option=_second(diagnosis),
         )
     if order == "not shorter":
         return _no_reason(
@@ -136,11 +136,11 @@ def _against(fit: ThresholdFit, against: Diagnosis, diagnosis: Diagnosis, source
     compare = ("weince sweep sweeps/digits --dry-run", "shows how both losses are compared fairly")
     if SUPPORTED_BY:
         results = ", ".join(SUPPORTED_BY)
-        return Decision("worth trying", f"{stop}: so it was where WEINCE gained ({results})",
-                        *compare)  # fmt: skip
+        why = f"{stop}: so it was where WEINCE gained ({results})"
+        return Decision("worth trying", why, *compare)
     return Decision(
         "cannot tell",
-        f"{stop}, as WEINCE assumes, but no training published with this package has gained from that",
+        f"{stop}, as WEINCE assumes, but no training published with this package has gained by it",
         *compare,
     )
 
@@ -151,7 +151,7 @@ def _why_not_judged(diagnosis: Diagnosis, source: str) -> Decision | None:
     share = count_copies(diagnosis) / max(fit.num_exceedances, 1)
     if share > MOST_COPIES:
         # An encoder's samples have no ids that could be given.
-        second = "--against untrained" if _is_encoder(diagnosis) else "--ids ids.npy"
+        second = _second(diagnosis) if _is_encoder(diagnosis) else "--ids ids.npy"
         return Decision(
             "cannot tell",
             f"{_percent(share)} of the hardest pairs of negatives are nearly copies of each other, "
@@ -227,8 +227,16 @@ def _no_reason(why: str, diagnosis: Diagnosis, source: str) -> Decision:
     )
 
 
-def _more_rows(why: str, source: str, rows: str = "several times as many") -> Decision:
-    return Decision("cannot tell", why, _command(source), f"once more, when it has {rows} rows")
+def _more_rows(
+    why: str, source: str, rows: str = "several times as many", option: str = ""
+) -> Decision:
+    purpose = f"once more, when it has {rows} rows"
+    return Decision("cannot tell", why, _command(source, option), purpose)
+
+
+def _second(diagnosis: Diagnosis) -> str:
+    """Return the option that compares with the same encoder untrained."""
+    return f"--against untrained{'' if _is_encoder(diagnosis) else '.npy'}"
 
 
 def _next_quantile(quantile: float) -> float:

@@ -40,8 +40,13 @@ NO_IDS = Path("none")
 """In the place of a file of ids: those of the source are not looked at."""
 _MOST_NAMES = 10
 """Names of arrays that an error lists."""
-_SAFE = [
-    np._core.multiarray._reconstruct,  # type: ignore[attr-defined]
+_SAFE: list[Any] = [
+    # By the name of NumPy 2, and by that of the versions before.
+    *(
+        (getattr(np._core.multiarray, name), f"numpy.{core}.multiarray.{name}")
+        for name in ("_reconstruct", "scalar")
+        for core in ("_core", "core")
+    ),
     np.ndarray,
     np.dtype,
     codecs.encode,

@@ -37,7 +37,9 @@ def main_numbers(diagnosis: Diagnosis) -> list[Row]:
         Row("ξ", _number(fit.xi), "shape of the generalised Pareto fit, no unit"),
         Row("95 % interval of ξ", span(fit.xi_interval), "by drawing samples anew"),
         Row("σ", _number(fit.sigma, 4), "scale of the generalised Pareto fit (cosine)"),
-        Row("end", _number(possible_end(fit)), "similarity (cosine) where the fitted tail ends"),
+        Row(
+            "endpoint", _number(possible_end(fit)), "similarity (cosine) where the fitted tail ends"
+        ),
         Row(
             "p, goodness of fit",
             _p_value(None if goodness is None else goodness.p_value),
@@ -55,8 +57,6 @@ def main_numbers(diagnosis: Diagnosis) -> list[Row]:
             Row("ξ of the second encoder", _number(other.xi), "of the same samples, no unit"),
             Row("its 95 % interval of ξ", span(other.xi_interval), "by drawing samples anew"),
         ]
-    rank = f"{pooled.effective_rank:.3g} of {diagnosis.embeddings.dimension:,}"
-    rows.append(Row("effective rank", rank, "dimensions that the directions fill"))
     link = diagnosis.link
     if link is not None:
         rows += [

@@ -14,6 +14,10 @@ from weince_lightning.diagnostics.decision import (
 from weince_lightning.diagnostics.diagnosis import Diagnosis
 from weince_lightning.diagnostics.tables import name_null, possible_end, span
 
+FEW = 0.5
+"""Part of the dimensions below which few of them are filled, by the effective rank."""
+NARROW = 0.5
+"""Mean similarity of negatives above which all lie in a narrow cone."""
 TELLS_NOTHING = 0.9
 """Width from which an interval within [0, 1] is inconclusive."""
 
@@ -52,7 +56,8 @@ def pronounce(diagnosis: Diagnosis, source: str = "SOURCE") -> Verdict:
     """
     decision = decide(diagnosis, source)
     sentences = (
-        _shape, _against, _endpoint, _goodness, _gradient, _link, _copies, _ids, _duplicates,
+        _shape, _against, _rank, _endpoint, _goodness, _spread, _gradient, _link, _copies, _ids,
+        _duplicates,
     )  # fmt: skip
     findings = [sentence(diagnosis) for sentence in sentences]
     return Verdict(
@@ -96,6 +101,17 @@ def _against(diagnosis: Diagnosis) -> str:
     return f"For the second encoder it is ξ = {fit.xi:.3f} ({interval})."
 
 
+def _rank(diagnosis: Diagnosis) -> str:
+    rank, dimension = diagnosis.pooled.effective_rank, diagnosis.embeddings.dimension
+    text = f"The effective rank of the directions is {rank:.3g} of {dimension:,}."
+    if rank < FEW * dimension:
+        text += (
+            " Both nulls fill all dimensions: where few are filled the tail is shorter than theirs "
+            "by that alone."
+        )
+    return text
+
+
 def _endpoint(diagnosis: Diagnosis) -> str:
     fit = diagnosis.threshold
     if fit.xi is None:
@@ -115,9 +131,21 @@ def _goodness(diagnosis: Diagnosis) -> str:
     outcome = diagnosis.goodness
     if outcome is None:
         return ""
-    if outcome.p_value < REJECTED:
-        return f"The fit is bad (Anderson-Darling test, p = {outcome.p_value:.3f})."
-    return f"Nothing speaks against the fit (Anderson-Darling test, p = {outcome.p_value:.3f})."
+    fits = "fits" if outcome.p_value >= REJECTED else "does not fit"
+    return (
+        f"A generalised Pareto distribution {fits} what lies above the threshold (Anderson-Darling "
+        f"{outcome.statistic:.2f}, p = {outcome.p_value:.3f})."
+    )
+
+
+def _spread(diagnosis: Diagnosis) -> str:
+    mean = diagnosis.pooled.mean
+    if mean <= NARROW:
+        return ""
+    return (
+        f"The embeddings lie in a narrow cone, as those of an untrained encoder do: similarities "
+        f"of negatives are {mean:.3f} on average."
+    )
 
 
 def _gradient(diagnosis: Diagnosis) -> str:
