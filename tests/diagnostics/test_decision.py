@@ -60,7 +60,9 @@ CASES = {
     "equal rows": (twice_written, {}, NO_REASON, "as those of random directions"),
     "collapsed": (lambda: 1 + 0.001 * uniform(0), {}, CANNOT_TELL, "collapsed encoder"),
     "classes of two": (lambda: around(uniform(0, 300), 2, 0.5), {}, NO_REASON, "more slowly"),
-    "classes of forty": (lambda: around(uniform(0, 10), 40, 0.2), {}, CANNOT_TELL, "may or may not"),
+    "classes of forty": (
+        lambda: around(uniform(0, 10), 40, 0.2), {}, CANNOT_TELL, "may or may not",
+    ),
     "few dimensions in all": (
         lambda: uniform(0, 2000, 6), {}, NO_REASON, "as those of random directions",
     ),

@@ -7,6 +7,7 @@ import codecs
 import re
 import zipfile
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ _MOST_NAMES = 10
 _SAFE: list[Any] = [
     # By the name of NumPy 2, and by that of the versions before.
     *(
-        (getattr(np._core.multiarray, name), f"numpy.{core}.multiarray.{name}")
+        (getattr(import_module("numpy._core.multiarray"), name), f"numpy.{core}.multiarray.{name}")
         for name in ("_reconstruct", "scalar")
         for core in ("_core", "core")
     ),
