@@ -32,7 +32,7 @@ Commands:
   test      loss and kNN on the test images
   predict   write the features and labels of the test images to an .npz file
   evaluate  linear probe and nearest neighbours on the frozen features of checkpoints
-  diagnose  is the tail Weibull? of a checkpoint, a backbone or an array of embeddings
+  diagnose  is WEINCE worth trying for a checkpoint, a backbone or an array of embeddings?
   export    write the encoder of a checkpoint under torchvision's or timm's names
   sweep     train and evaluate the runs of a comparison: losses x settings x seeds
   report    compare the arms of a sweep: tables, intervals and a figure

@@ -13,6 +13,7 @@ from weince_lightning.diagnostics.encoders import (
     embed,
     read_checkpoint_encoder,
 )
+from weince_lightning.diagnostics.untrained import UNTRAINED, as_untrained
 from weince_lightning.evaluation.checkpoint import Device
 from weince_lightning.evaluation.saved_run import build_saved_data
 from weince_lightning.functional.layouts import Layout
@@ -31,6 +32,7 @@ def diagnose_checkpoint(
     device: Device = "auto",
     max_images: int = MAX_IMAGES,
     progress: Bar | None = None,
+    against: str | Path | Checkpoint | None = None,
 ) -> Diagnosis:
     """Find out whether the tail of an encoder's hard negatives is Weibull.
 
@@ -51,6 +53,8 @@ def diagnose_checkpoint(
         device: Where the encoder runs; "auto" takes a GPU if there is one.
         max_images: Images that are embedded; of more, a random part is.
         progress: Makes a progress bar from a description and a number of steps, as tqdm does.
+        against: A second checkpoint whose encoder embeds the same images; "untrained" for the same
+            encoder with new random weights.
 
     Returns:
         The numbers.
@@ -67,6 +71,10 @@ def diagnose_checkpoint(
     encoder = read_checkpoint_encoder(opened, backbone, v1_stride)
     if data is None:
         data, _ = build_saved_data(opened)
+    second = None
+    if against is not None:
+        is_untrained = against == UNTRAINED
+        second = as_untrained(encoder, seed) if is_untrained else read_checkpoint_encoder(against)
     return diagnose_encoder(
         encoder,
         data,
@@ -77,6 +85,7 @@ def diagnose_checkpoint(
         device=device,
         max_images=max_images,
         progress=progress,
+        against=second,
     )
 
 
@@ -91,6 +100,7 @@ def diagnose_encoder(
     device: Device = "auto",
     max_images: int = MAX_IMAGES,
     progress: Bar | None = None,
+    against: Encoder | None = None,
 ) -> Diagnosis:
     """Diagnose an encoder; see :func:`diagnose_checkpoint`.
 
@@ -105,6 +115,7 @@ def diagnose_encoder(
         device: Where the encoder runs.
         max_images: Images that are embedded; of more, a random part is.
         progress: Makes a progress bar from a description and a number of steps.
+        against: A second encoder of the same images, such as the first one untrained.
 
     Returns:
         The numbers.
@@ -113,7 +124,8 @@ def diagnose_encoder(
         ValueError: If the data do not fit, or a number is out of its range.
     """
     embeddings = embed(encoder, data, device, layout, seed, max_images)
+    second = None if against is None else embed(against, data, device, layout, seed, max_images)
     temperature = encoder.temperature if temperature is None else temperature
     return diagnose(
-        embeddings, 0.5 if temperature is None else temperature, quantile, seed, progress
+        embeddings, 0.5 if temperature is None else temperature, quantile, seed, progress, second
     )
