@@ -102,7 +102,8 @@ class ContrastiveModule(RebuildableModule):
 
     def __init__(
         self,
-        backbone: str | nn.Module = "resnet18",
+        # A module first: what can be imported is no name.
+        backbone: nn.Module | str = "resnet18",
         loss: nn.Module | Callable[[Tensor, Tensor], Tensor] | None = None,
         in_channels: int = 3,
         image_size: int = 32,
