@@ -25,9 +25,9 @@ QUEUE = ("vectors", "ids", "has_id")
 
 def batches():
     generator = torch.Generator().manual_seed(0)
-    images = torch.rand(40, 2, 1, 8, 8, generator=generator)
+    pairs = torch.rand(40, 2, 1, 8, 8, generator=generator)
     return DataLoader(
-        images, batch_size=8, collate_fn=lambda pairs: (torch.stack(pairs).unbind(1), torch.zeros(8))
+        pairs, 8, collate_fn=lambda part: (torch.stack(part).unbind(1), torch.ones(8))
     )
 
 

@@ -302,6 +302,30 @@ def test_other_classes_run_with_a_loss_of_lightly(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings('ignore:KNNMonitor "knn" logs nothing')
+@pytest.mark.parametrize("without", [[], ["--without=KNNMonitor", "--without", "GeometryMonitor"]])
+def test_base_serves_data_without_loaders_for_evaluation(without, tmp_path):
+    here = Path(__file__).stem
+    model = ["--model.backbone=convnet", "--model.in_channels=1", "--model.image_size=8"]
+    epochs = ["--trainer.max_epochs=5", "--trainer.enable_progress_bar=false"]
+    run(tmp_path, "fit", "-c=base", f"--data={here}.ForeignData", *model, *epochs, *without)
+    (best,) = tmp_path.rglob("best.ckpt")
+    saved = torch.load(best, weights_only=True)
+    (follower,) = [each for name, each in saved["callbacks"].items() if "'train/loss'" in name]
+    assert follower["best_model_score"] > 0
+    assert ("GeometryMonitor" in (best.parents[1] / "config.yaml").read_text()) == (not without)
+
+
+@pytest.mark.slow
+def test_only_a_callback_that_is_there_can_be_left_out(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["fit", "-c=digits", "--without=KNNMonitr"])
+    error = capsys.readouterr().err
+    assert "got 'KNNMonitr'. There are: " in error
+    assert 'Did you mean "KNNMonitor"?' in error
+
+
+@pytest.mark.slow
 def test_layers_override_the_defaults_of_a_class_and_say_so(tmp_path, capsys):
     layer, here = tmp_path / "mine.yaml", Path(__file__).stem
     layer.write_text("model: {weight_decay: 0.5}", encoding="utf-8")
