@@ -45,8 +45,8 @@ def build_scheduler(
     Args:
         optimizer: Its learning rate is the highest one.
         schedule: Learning rate after warm-up.
-        num_steps: Lightning's estimate: infinite without an end or by time alone, -1 where the end is an epoch and
-            the training data have no length.
+        num_steps: Lightning's estimate: infinite without an end or with one by time alone, -1 where
+            the end is an epoch and the training data have no length.
         warmup_fraction: Share of the steps over which the learning rate rises.
 
     Raises:
