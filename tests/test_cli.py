@@ -329,6 +329,9 @@ def test_only_a_callback_that_is_there_can_be_left_out(capsys):
 def test_layers_override_the_defaults_of_a_class_and_say_so(tmp_path, capsys):
     layer, here = tmp_path / "mine.yaml", Path(__file__).stem
     layer.write_text("model: {weight_decay: 0.5}", encoding="utf-8")
+    with pytest.raises(SystemExit, match="0"):
+        main(["fit", "-c", "base", "-c", "data/digits", "-c", "loss/weince", "--print_config"])
+    assert capsys.readouterr().err == ""
     options = [f"--model={here}.ForeignModule", "--model.backbone=convnet", "--print_config"]
     with pytest.raises(SystemExit, match="0"):
         main(["fit", "-c", "base", "-c", str(layer), *options])

@@ -1,4 +1,4 @@
-"""Arguments that a class gets from layers that do not name it."""
+"""Arguments that a class gets from layers for another class."""
 
 import inspect
 import pkgutil
@@ -10,11 +10,13 @@ from lightning.pytorch.cli import LightningArgumentParser
 from weince_lightning.cli.checkpoint_config import shown_value
 from weince_lightning.layers import Layer
 
+_PACKAGE = "weince_lightning."
+
 
 def overridden_defaults(
     config: Mapping[str, Any], layers: Sequence[Layer], options: Sequence[str]
 ) -> Iterator[str]:
-    """Say which defaults of a class do not hold because of a layer that does not name the class.
+    """Say which defaults of a class do not hold because of a layer for another class.
 
     ``-c base --model mine.Module`` is such a case: what ``base`` says of its model holds for any.
 
@@ -62,8 +64,13 @@ def _classes(
 
 
 def _from_layers(keys: Sequence[str], class_path: str, layers: Sequence[Layer]) -> list[str]:
-    """List the arguments that a layer was the last to set without naming the class."""
+    """List the arguments that a layer for another class was the last to set.
+
+    A layer that names no class, such as ``loss/weince``, is for that of the layers before it, or
+    for any class of this package.
+    """
     found: dict[str, bool] = {}
+    current = None
     for layer in layers:
         section: Any = layer.content
         for key in keys:
@@ -71,7 +78,8 @@ def _from_layers(keys: Sequence[str], class_path: str, layers: Sequence[Layer]) 
             if not isinstance(section, Mapping):
                 break
         else:
-            is_named = _is_same(section.get("class_path"), class_path)
+            current = section.get("class_path", current)
+            is_named = _is_same(current, class_path) if current else class_path.startswith(_PACKAGE)
             found.update(dict.fromkeys(section.get("init_args", section), is_named))
     return [name for name, is_named in found.items() if not is_named]
 
