@@ -17,7 +17,7 @@ from lightning.pytorch import Trainer, seed_everything
 from PIL import Image
 from processes import TESTS, Python
 from torch import nn
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from weince_lightning import ContrastiveModule
 from weince_lightning.callbacks import KNNMonitor
@@ -161,6 +161,28 @@ def test_the_function_says_what_must_be_given(checkpoint, own_checkpoint):
         evaluate_checkpoint(checkpoint, linear=None, knn=None)
     with pytest.raises(ValueError, match=r"data must be given: .*own\.ckpt holds no settings"):
         evaluate_checkpoint(own_checkpoint)
+
+
+def test_loaders_stand_in_for_a_data_module(own_checkpoint):
+    images = torch.rand(60, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    samples = TensorDataset(images, torch.arange(60) % 3)
+    loaders = {
+        "train": DataLoader(Subset(samples, range(40)), 8),
+        "test": DataLoader(Subset(samples, range(40, 60)), 8),
+    }
+    given = {"backbone": OwnEncoder(8), "linear": None, "knn": KNNSettings(k=3, seeds=(1,))}
+    found = evaluate_checkpoint(own_checkpoint, loaders, **given)
+    encoder = load_encoder(own_checkpoint, OwnEncoder(8))
+    features = [part for loader in loaders.values() for part in extract_features(encoder, loader)]
+    assert numbers(found) == evaluate(*features, None, given["knn"])
+    shuffled = {**loaders, "train": DataLoader(samples, 8, shuffle=True)}
+    with pytest.raises(ValueError, match=r"data\['train'\] must give images in a fixed order"):
+        evaluate_checkpoint(own_checkpoint, shuffled, **given)
+    with pytest.raises(ValueError, match='"train" and "test", and may for "val", got \'test\''):
+        evaluate_checkpoint(own_checkpoint, {"test": loaders["test"]}, **given)
+    views = {**loaders, "test": [((images, images), torch.zeros(60))]}
+    with pytest.raises(TypeError, match="one tensor of images, got a tuple"):
+        evaluate_checkpoint(own_checkpoint, views, **given)
 
 
 @pytest.mark.parametrize(

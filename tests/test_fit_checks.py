@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from weince_lightning import ContrastiveModule
 
 
-def fit(tmp_path, **arguments):
+def fit(tmp_path, schedule="constant", **arguments):
     """Train for two epochs; returns the project's own warnings."""
     trainer = Trainer(
         accelerator="cpu",
@@ -27,12 +27,19 @@ def fit(tmp_path, **arguments):
     pairs = [((torch.rand(1, 8, 8), torch.rand(1, 8, 8)), -1) for _ in range(8)]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        trainer.fit(ContrastiveModule("convnet", None, 1, 8), DataLoader(pairs, 4))
+        trainer.fit(
+            ContrastiveModule("convnet", None, 1, 8, schedule=schedule), DataLoader(pairs, 4)
+        )
     return [str(each.message) for each in caught if "weince_lightning" in each.filename]
 
 
 def test_one_process_with_batch_norm_has_nothing_to_warn_of(tmp_path):
     assert fit(tmp_path) == []
+
+
+def test_a_schedule_under_a_time_limit_may_not_reach_its_end(tmp_path):
+    (message,) = fit(tmp_path, "cosine", max_time="00:01:00:00")
+    assert message.startswith("max_time must suffice for 4 steps, got 3600 s")
 
 
 @pytest.mark.parametrize(

@@ -172,18 +172,28 @@ def test_each_run_is_warned_of_what_it_lacks(make_trainer, make_module, make_dat
         assert said.count("KNNMonitor") == said.count("TailMonitor") == 1
 
 
-def test_plain_loaders_are_refused_before_training(make_trainer, make_module, make_data):
-    trainer, data = make_trainer(callbacks=[KNNMonitor()]), make_data()
-    with pytest.raises(TypeError, match=r"evaluation_dataloader.*plain loaders were passed"):
-        trainer.fit(make_module(), data.train_dataloader(), data.val_dataloader())
-
-
-def test_a_data_module_without_the_method_is_refused_by_name(make_trainer, make_module, make_data):
+def test_without_loaders_of_its_own_it_logs_nothing_and_says_so_once(
+    make_trainer, make_module, make_data
+):
     class Bare(type(make_data())):
         evaluation_dataloader = None
 
-    with pytest.raises(TypeError, match=r"evaluation_dataloader\(split\).*got Bare"):
-        make_trainer(callbacks=[KNNMonitor()]).fit(make_module(), Bare())
+    trainer = make_trainer(callbacks=[KNNMonitor()])
+    with pytest.warns(UserWarning, match=r"evaluation_dataloader\(split\).*got Bare") as said:
+        trainer.fit(make_module(), Bare())
+    assert len([each for each in said if "KNNMonitor" in str(each.message)]) == 1
+    assert not knn_metrics(trainer)
+
+
+def test_plain_loaders_are_refused_before_training_where_a_checkpoint_needs_them(
+    make_trainer, make_module, make_data, tmp_path
+):
+    best = ModelCheckpoint(tmp_path, monitor="knn/top1", mode="max")
+    data = make_data()
+    trainer = make_trainer(callbacks=[KNNMonitor(), best], enable_checkpointing=True)
+    message = r"evaluation_dataloader.*plain loaders were passed.* ModelCheckpoint needs knn/top1"
+    with pytest.raises(TypeError, match=message):
+        trainer.fit(make_module(), data.train_dataloader(), data.val_dataloader())
 
 
 def test_a_fast_development_run_reads_the_first_batches_only(make_trainer, make_module, make_data):
@@ -391,10 +401,10 @@ def test_what_is_neither_a_name_nor_a_loader_is_refused(argument):
 def test_one_loader_without_a_data_module_is_not_enough(make_trainer, make_module, make_data):
     data = make_data()
     monitor = KNNMonitor(bank=data.evaluation_dataloader("train"))
-    with pytest.raises(TypeError, match="give it loaders as bank and queries"):
-        make_trainer(callbacks=[monitor]).fit(
-            make_module(), data.train_dataloader(), data.val_dataloader()
-        )
+    trainer = make_trainer(callbacks=[monitor])
+    with pytest.warns(UserWarning, match="give it loaders as bank and queries"):
+        trainer.fit(make_module(), data.train_dataloader(), data.val_dataloader())
+    assert not knn_metrics(trainer)
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ More:
   weince fit -c digits --print_config    the whole configuration, to save and edit
   weince fit --help                      every option
   --model MyModule --data MyData         classes of your own, by class path
+  --without KNNMonitor                   leaves a callback of the layers out
   weince --version                       versions and devices, for a bug report
 """
 

@@ -106,7 +106,7 @@ def encoder_parser(
         help="what does the work; auto takes a GPU if there is one",
     )  # fmt: skip
     parser.add_argument(
-        "--backbone", type=str | nn.Module | None, default=None,
+        "--backbone", type=nn.Module | str | None, default=None,
         help="the backbone where the file does not tell it, such as timm:vit_tiny_patch16_224, or "
         "a module by its class path",
     )  # fmt: skip

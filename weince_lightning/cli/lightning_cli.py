@@ -23,6 +23,7 @@ from weince_lightning.cli.checkpoint_config import (
     report_overrides,
     with_checkpoint_config,
 )
+from weince_lightning.cli.left_out import remove_callbacks
 from weince_lightning.cli.messages import evaluation_report, fit_report, interruption_report, say
 from weince_lightning.cli.parser import ConciseParser, raised_in, refusals_reported
 from weince_lightning.cli.run_files import SaveRunConfig, shown
@@ -64,6 +65,11 @@ class WeinceCLI(LightningCLI):
 
         A link is passed over where the data module lacks the attribute or the model the argument.
         """
+        parser.add_argument(
+            "--without", type=str, action="append", default=None, metavar="CALLBACK",
+            help="the class of a callback in the layers to leave out, such as KNNMonitor; may be "
+            "given again",
+        )  # fmt: skip
         parser.set_defaults({"model": {"class_path": "weince_lightning.ContrastiveModule"}})
         parser.set_defaults({"data": {"class_path": "weince_lightning.data.VisionData"}})
         for name in ("in_channels", "image_size"):
@@ -107,7 +113,9 @@ class WeinceCLI(LightningCLI):
             refuse_finished(checkpoint, arguments.trainer)
 
     def before_instantiate_classes(self) -> None:
-        """Keep all but fit from starting a log of their own, and predict to one process."""
+        """Leave callbacks out; only fit starts a log, and predict has one process."""
+        with refusals_reported(self.parser):
+            self._removed = remove_callbacks(self.config[self.subcommand])
         # A resumed run has a folder of its own, and a record of its own of the best checkpoint, as
         # its report says; evaluation has no use for either.
         warnings.filterwarnings("ignore", message="The dirpath has changed")
@@ -123,7 +131,9 @@ class WeinceCLI(LightningCLI):
         """Build model, data and trainer; values that a class refuses are errors of the user."""
         with refusals_reported(self.parser):
             super().instantiate_classes()
-        self.trainer.callbacks += [MonitoredMetrics(), self._interrupt]  # type: ignore[attr-defined]
+        # The first: a monitor refuses to log nothing where a checkpoint follows its metric.
+        self.trainer.callbacks.insert(0, MonitoredMetrics(self._removed))  # type: ignore[attr-defined]
+        self.trainer.callbacks.append(self._interrupt)  # type: ignore[attr-defined]
         if getattr(self.datamodule, "dataset", None) == "digits":
             # Half a second of work per epoch: processes to share it would cost more.
             warnings.filterwarnings("ignore", message=".*does not have many workers")

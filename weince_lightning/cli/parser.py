@@ -15,6 +15,8 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from weince_lightning.checks import did_you_mean
 from weince_lightning.cli.arguments import UsageError, read_config
+from weince_lightning.cli.checkpoint_config import tell
+from weince_lightning.cli.class_defaults import overridden_defaults
 from weince_lightning.layers import Layer, read_layers
 
 # What jsonargparse reports inside a tree of all types that an argument might have had.
@@ -56,7 +58,22 @@ class ConciseParser(LightningArgumentParser):
         except UsageError as error:
             self.error(str(error), error)
         parsed: Namespace = super().parse_args(given, *others, **options)
+        if "subcommand" not in parsed:  # whose own parser says it
+            for line in overridden_defaults(parsed.as_dict(), self._layers, self._options):
+                tell(line)
         return parsed
+
+    def get_defaults(self, *others: Any, **options: Any) -> Namespace:
+        """Return the defaults, of a class its name alone.
+
+        With the arguments that the class has by default, they would be taken for settings when
+        another class is named, and override the defaults of that. They are filled in at the end.
+        """
+        defaults: Namespace = super().get_defaults(*others, **options)
+        for action in self._actions:
+            if isinstance(action.default, Namespace) and "class_path" in action.default:
+                defaults[action.dest] = action.default.clone()
+        return defaults
 
     def parse_path(self, path: Any, *others: Any, **options: Any) -> Namespace:
         """Parse one file alone: :meth:`parse_args` has put those under it before it."""

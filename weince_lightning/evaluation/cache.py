@@ -18,6 +18,7 @@ from weince_lightning.evaluation.features import (
     extract_features,
     is_read_in_order,
     numbered_batches,
+    refuse_views,
 )
 from weince_lightning.evaluation.progress import progress_bar
 from weince_lightning.functional.neighbours import UNKNOWN_LABEL, NoLabelError
@@ -66,6 +67,7 @@ def data_digest(loader: Iterable[Any]) -> str:
     data = getattr(loader, "dataset", None)
     if type(data) is not EvaluationImages or not is_read_in_order(loader):
         for _, (images, labels, *_) in numbered_batches(loader):
+            refuse_views(images)
             for image, label in zip(images, labels, strict=True):
                 _add(digest, image, label)
         return digest.hexdigest()

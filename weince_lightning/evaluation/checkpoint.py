@@ -28,6 +28,7 @@ from weince_lightning.evaluation.cache import (
     weights_digest,
     write_results,
 )
+from weince_lightning.evaluation.given_loaders import GivenLoaders
 from weince_lightning.evaluation.loss_profile import loss_profile
 from weince_lightning.evaluation.protocol import evaluate
 from weince_lightning.evaluation.saved_run import build_saved_backbone, build_saved_data
@@ -59,7 +60,7 @@ def choose_device(device: Device) -> torch.device:
 
 def evaluate_checkpoint(
     checkpoint: str | Path | Checkpoint,
-    data: LightningDataModule | None = None,
+    data: LightningDataModule | Mapping[str, Iterable[Any]] | None = None,
     linear: LinearSettings | None = _LINEAR,
     knn: KNNSettings | None = _KNN,
     *,
@@ -81,8 +82,9 @@ def evaluate_checkpoint(
         checkpoint: A checkpoint of a :class:`~weince_lightning.ContrastiveModule`, of the paper's
             released code or of lightly's SimCLR, or the weights of a torchvision or timm model.
         data: A data module with a method ``evaluation_dataloader(split)`` that gives ``(images,
-            labels)`` of the split "train", "val" or "test" in a fixed order; None builds the one
-            that the checkpoint's settings describe.
+            labels)`` of the split "train", "val" or "test" in a fixed order, or such loaders by
+            split: fresh ones, without shuffling and augmentation, not those of a training ("val"
+            may be missing). None builds the data module that the checkpoint's settings describe.
         linear: Settings of the linear probe; None leaves it out.
         knn: Settings of the k-NN classifier; None leaves it out.
         backbone: The backbone where the file does not tell it: a name, or a module for its weights.
@@ -101,8 +103,8 @@ def evaluate_checkpoint(
     Raises:
         FileNotFoundError: If there is no such file.
         CheckpointError: If it cannot be read, or does not hold the backbone.
-        ValueError: If both parts are left out, the data must be given, images are not labelled, or
-            there is no such device.
+        ValueError: If both parts are left out, the data must be given, images are not labelled,
+            a loader shuffles or is missing, or there is no such device.
         TypeError: If a part is not of its class, or the data module has no
             ``evaluation_dataloader``.
 
@@ -111,7 +113,9 @@ def evaluate_checkpoint(
     """
     _check_parts(linear, knn)
     place = choose_device(device)
-    if data is not None:
+    if isinstance(data, Mapping):
+        data = GivenLoaders(data)
+    elif data is not None:
         _check_data(data)
     opened = open_checkpoint(checkpoint)
     if data is None:
@@ -250,7 +254,8 @@ def _check_data(data: Any) -> Any:
     if isinstance(data, type) or not callable(give):
         raise TypeError(
             "data must have a method evaluation_dataloader(split) that gives (images, labels) of "
-            f'the split "train", "val" or "test" in a fixed order, got {_kind(data)}.'
+            f'the split "train", "val" or "test" in a fixed order, got {_kind(data)}. In Python, '
+            '{"train": loader, "test": loader} does as well.'
         )
     return give
 

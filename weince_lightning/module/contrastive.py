@@ -18,6 +18,7 @@ from weince_lightning.module.compiling import compile_for_training, run_plainly
 from weince_lightning.module.fit_checks import (
     warn_of_accumulated_batches,
     warn_of_local_batch_norm,
+    warn_of_time_limit,
 )
 from weince_lightning.module.micro_batches import encode_in_micro_batches
 from weince_lightning.module.optimizers import (
@@ -104,7 +105,8 @@ class ContrastiveModule(RebuildableModule):
 
     def __init__(
         self,
-        backbone: str | nn.Module = "resnet18",
+        # A module first: what can be imported is no name.
+        backbone: nn.Module | str = "resnet18",
         loss: nn.Module | Callable[[Tensor, Tensor], Tensor] | None = None,
         in_channels: int = 3,
         image_size: int = 32,
@@ -236,6 +238,7 @@ class ContrastiveModule(RebuildableModule):
         save_atomically(self.trainer)
         warn_of_local_batch_norm(self.trainer, self)
         warn_of_accumulated_batches(self.trainer)
+        warn_of_time_limit(self.trainer)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save the settings, and the global random numbers: of several processes, the first's."""

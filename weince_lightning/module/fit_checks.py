@@ -1,7 +1,7 @@
 """Warnings about Trainer settings that degrade a contrastive loss."""
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, Timer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch.nn import SyncBatchNorm
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -35,3 +35,17 @@ def warn_of_accumulated_batches(trainer: Trainer) -> None:
             "many as without. Raise the data's batch size instead, and set "
             "ContrastiveModule(micro_batch_size=...) so that it fits in memory."
         )
+
+
+def warn_of_time_limit(trainer: Trainer) -> None:
+    """Warn where a time limit can end the training in the middle of its schedule."""
+    if not trainer.lr_scheduler_configs:
+        return
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, Timer):
+            rank_zero_warn(
+                f"max_time must suffice for {trainer.estimated_stepping_batches} steps, got "
+                f"{callback.time_remaining():.0f} s: the schedule follows max_epochs and "
+                "max_steps, and a training that time ends earlier stops at a higher learning "
+                "rate. Set max_steps to what fits into the time."
+            )

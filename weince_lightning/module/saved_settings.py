@@ -28,6 +28,7 @@ from weince_lightning.losses.descriptions import (
     import_path,
     is_ours,
 )
+from weince_lightning.losses.queue import own_keys
 from weince_lightning.module.mismatch import CheckpointMismatchError, explain_mismatch
 
 _PACKAGE = "weince_lightning."
@@ -83,7 +84,12 @@ class RebuildableModule(LightningModule):
         return AttributeDict(flat)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Put the settings into the checkpoint as they are now, and the classes' names."""
+        """Put the settings into the checkpoint as they are now, and the classes' names.
+
+        Callbacks that average weights have replaced the state by that of a copy: the keys of a
+        queue are put back.
+        """
+        checkpoint["state_dict"].update(own_keys(self, checkpoint["state_dict"]))
         settings, decided = self._settings(), self._decided_by_subclass
         data = getattr(self._trainer, "datamodule", None)
         note_in_checkpoint(

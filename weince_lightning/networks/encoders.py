@@ -53,7 +53,8 @@ def build_encoder(
     if backbone not in _ENCODERS:
         names = ", ".join(f'"{name}"' for name in _ENCODERS)
         raise ValueError(
-            f'backbone must be one of {names}, "timm:NAME", got {backbone!r}.'
+            f'backbone must be one of {names}, "timm:NAME" or a module (on the command line a '
+            f"class that can be imported, such as mine.Backbone), got {backbone!r}."
             f"{did_you_mean(backbone, _ENCODERS)}"
         )
     builder = _ENCODERS[backbone]
