@@ -28,6 +28,7 @@ from weince_lightning.diagnostics.embedding_files import (
 from weince_lightning.diagnostics.encoders import HUBS, build_hub_encoder, read_checkpoint_encoder
 from weince_lightning.diagnostics.report import report_folder, write_report
 from weince_lightning.evaluation.progress import progress_bar
+from weince_lightning.evaluation.saved_run import warn_of_normalization
 
 _DESCRIPTION = """\
 Find out whether the tail of the hard negatives' similarities is what WEINCE takes it for: Weibull,
@@ -177,6 +178,7 @@ def _diagnose_encoder(
         encoder = build_hub_encoder(source, config.pretrained)
     else:
         encoder = read_checkpoint_encoder(checkpoint, built.backbone, built.v1_stride)
+        warn_of_normalization(checkpoint, built.data)
     options = {
         name: config[name] for name in ("temperature", "layout", "quantile", "seed", "device")
     }

@@ -87,7 +87,8 @@ class EvaluationImages(Selection):
         labels = self.images.labels[positions].tolist()
         if isinstance(self.images, StoredImages) and self._view.keeps(*self.images.shape):
             pixels = self.images.pixels(positions).reshape(len(positions), *self._view.size, -1)
-            views = to_float(torch.from_numpy(pixels).permute(0, 3, 1, 2))
+            stored = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+            views = to_float(stored, self._view.channels)
             return list(zip(views, labels, strict=True))
         return [
             (self._view(self.images[position]), label)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from lightning.pytorch.utilities import rank_zero_warn
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
@@ -14,7 +15,13 @@ from weince_lightning.data.seeded import SeededData
 from weince_lightning.data.selections import EvaluationImages, TwoViewsOfImages
 from weince_lightning.data.sources import image_folder_classes
 from weince_lightning.data.table import DATASETS
-from weince_lightning.data.views import EvaluationView, Transform, TwoViews
+from weince_lightning.data.views import (
+    EvaluationView,
+    Normalization,
+    Transform,
+    TwoViews,
+    normalization_in,
+)
 from weince_lightning.functional.splits import stratified_split
 
 Part = Literal["train", "val", "test"]
@@ -24,8 +31,9 @@ class VisionData(SeededData):
     """Images for contrastive pretraining and for the evaluation of what it learnt.
 
     Training, validation and test batches are ``(views, labels)``: two float32 tensors
-    ``(batch, channels, height, width)`` in [0, 1] and int64 labels, -1 where unknown. The batches
-    of :meth:`evaluation_dataloader` and prediction are ``(images, labels)``, without augmentation.
+    ``(batch, channels, height, width)``, in [0, 1] unless ``mean`` and ``std`` are given, and int64
+    labels, -1 where unknown. The batches of :meth:`evaluation_dataloader` and prediction are
+    ``(images, labels)``, without augmentation.
 
     Args:
         dataset: Name of a data set: digits, fashion_mnist, cifar10, cifar100, stl10, imagenet32,
@@ -48,9 +56,16 @@ class VisionData(SeededData):
             many times faster and with the same distribution, for images held in memory: not for
             tiny_imagenet and image_folder, nor with ``transforms`` of your own. See
             :class:`~weince_lightning.data.batch_views.BatchViews`.
+        mean: Mean of each channel, on the scale [0, 1], for encoders of normalized images: it is
+            subtracted from all images, views and evaluation images alike. Views that ``transforms``
+            of your own return as floating-point tensors stay as they are, as those of lightly,
+            which normalize by default. None leaves images in [0, 1].
+        std: Standard deviation of each channel, by which the difference is divided; given with
+            ``mean``.
 
     Attributes:
         in_channels: Channels of the images, 1 or 3.
+        normalization: ``mean`` and ``std``, None without.
         image_size: Side of the evaluation images in pixels.
 
     Example:
@@ -73,6 +88,8 @@ class VisionData(SeededData):
         split_seed: int = 0,
         download: bool = False,
         batch_augmentation: bool = False,
+        mean: list[float] | None = None,
+        std: list[float] | None = None,
     ):
         super().__init__(batch_size, num_workers)
         if dataset not in DATASETS:
@@ -108,6 +125,16 @@ class VisionData(SeededData):
         self.image_size = image_size or self._table_row.image_size
         self.in_channels = in_channels or self._table_row.in_channels
         mode = "L" if self.in_channels == 1 else "RGB"
+        self.normalization = Normalization.checked(mean, std, self.in_channels)
+        self.hparams.update(mean=mean, std=std)
+        if self.normalization is not None:
+            self.hparams.update(self.normalization._asdict())
+        elif its := normalization_in(transforms):
+            rank_zero_warn(
+                f"mean and std must be those of transforms, mean={its.mean} and std={its.std}, "
+                "got None: the encoder would learn from normalized views and be evaluated on "
+                "images in [0, 1]. Give them, or transforms that do not normalize."
+            )
         check_flag("batch_augmentation", batch_augmentation)
         if batch_augmentation and (transforms is not None or not self._table_row.in_memory):
             found = f"dataset {dataset!r}" if transforms is None else "transforms of your own"
@@ -117,11 +144,11 @@ class VisionData(SeededData):
             )
         default = self._table_row.augmentation(self.image_size)
         self._two_views = (
-            BatchViews(default, mode)
+            BatchViews(default, mode, self.normalization)
             if batch_augmentation
-            else TwoViews(default if transforms is None else transforms, mode)
+            else TwoViews(default if transforms is None else transforms, mode, self.normalization)
         )
-        self._evaluation_view = EvaluationView(self.image_size, mode)
+        self._evaluation_view = EvaluationView(self.image_size, mode, self.normalization)
         self._loaded: dict[str, Images] = {}
 
     @property

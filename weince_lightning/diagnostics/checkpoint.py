@@ -14,7 +14,7 @@ from weince_lightning.diagnostics.encoders import (
     read_checkpoint_encoder,
 )
 from weince_lightning.evaluation.checkpoint import Device
-from weince_lightning.evaluation.saved_run import build_saved_data
+from weince_lightning.evaluation.saved_run import build_saved_data, warn_of_normalization
 from weince_lightning.functional.layouts import Layout
 
 
@@ -67,6 +67,7 @@ def diagnose_checkpoint(
     encoder = read_checkpoint_encoder(opened, backbone, v1_stride)
     if data is None:
         data, _ = build_saved_data(opened)
+    warn_of_normalization(opened, data)
     return diagnose_encoder(
         encoder,
         data,
