@@ -33,6 +33,7 @@ from weince_lightning.evaluation import (
 from weince_lightning.evaluation.cache import data_digest
 from weince_lightning.evaluation.features import extract_features
 from weince_lightning.functional.splits import stratified_split
+from weince_lightning.networks import resnet18_slim
 
 QUICK = ("--linear.epochs=2", "--linear.seeds=[1,2]", "--knn.seeds=[1]")
 QUICK_SETTINGS = LinearSettings(epochs=2, seeds=(1, 2)), KNNSettings(seeds=(1,))
@@ -446,6 +447,25 @@ def test_images_without_labels_are_refused_before_they_are_encoded(tmp_path, sma
     assert status == 1
     assert "the train images must have labels, got 30 without" in said
     assert len(said.splitlines()) == 1
+
+
+def test_an_encoder_of_normalized_images_is_given_them(tmp_path, small_images, capsys):
+    encoder = resnet18_slim()
+    state = {f"backbone.{name}": value for name, value in encoder.state_dict().items()}
+    checkpoint = tmp_path / "lightlys.ckpt"
+    torch.save({"state_dict": state}, checkpoint)
+    data = {"data_dir": small_images, "image_size": 8}
+    options = ["--data.dataset=image_folder", *(f"--data.{k}={v}" for k, v in data.items())]
+    quick = ("--linear=null", "--knn.seeds=[1]", "--knn.k=3")
+    run(checkpoint, *options, *quick)
+    assert capsys.readouterr().err.count("lightly's transforms normalize images by default") == 1
+    channels = {"mean": [0.2, 0.3, 0.4], "std": [0.1, 0.2, 0.05]}
+    run(checkpoint, *options, *quick, *(f"--data.{k}={v}" for k, v in channels.items()))
+    assert "lightly's transforms" not in capsys.readouterr().err
+    images = VisionData("image_folder", val_fraction=0, **data, **channels)
+    parts = [extract_features(encoder, images.evaluation_dataloader(s)) for s in ("train", "test")]
+    expected = evaluate(*parts[0], *parts[1], linear=None, knn=KNNSettings(k=3, seeds=(1,)))
+    assert results(checkpoint)["knn"] == expected["knn"]
 
 
 def own_features(checkpoint, splits, **options):

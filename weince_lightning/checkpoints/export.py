@@ -22,7 +22,8 @@ def export_encoder(
     """Write the encoder of a checkpoint, without projection head and loss.
 
     This is ``weince export``. Weights have the names that torchvision or timm give them;
-    :func:`loading_code` says how to load them.
+    :func:`loading_code` says how to load them, and how images are normalized for them, which the
+    metadata of a ``.safetensors`` file say too (``mean`` and ``std``, as JSON).
 
     Args:
         checkpoint: See :func:`~weince_lightning.checkpoints.read_encoder`.
@@ -60,7 +61,7 @@ def export_encoder(
     weights = read_encoder(checkpoint, backbone=backbone)
     if backbone is not None:
         build(weights)  # which proves that the weights are its own
-    write_tensors(weights.encoder, target)
+    write_tensors(weights.encoder, target, weights.normalization)
     return weights
 
 
@@ -79,7 +80,16 @@ def loading_code(weights: EncoderWeights, to: str | Path) -> tuple[str, list[str
     if Path(to).suffix == ".safetensors":
         imports, load = ["from safetensors.torch import load_file"], f'load_file("{path}")'
     about, lines = _model(weights, _build(weights))
-    return about, ["import torch", *imports, *lines, f"model.load_state_dict({load})"]
+    load_lines = [*imports, *lines, f"model.load_state_dict({load})"]
+    if normalization := weights.normalization:
+        mean, std = normalization["mean"], normalization["std"]
+        about += " It learnt from normalized images, as the first layer makes them of [0, 1]."
+        load_lines = [
+            "from torchvision.transforms import Normalize",
+            *load_lines,
+            f"model = torch.nn.Sequential(Normalize({mean}, {std}), model)",
+        ]
+    return about, ["import torch", *load_lines]
 
 
 def _build(weights: EncoderWeights) -> nn.Module | None:

@@ -31,6 +31,7 @@ from weince_lightning.diagnostics.encoders import HUBS, build_hub_encoder, read_
 from weince_lightning.diagnostics.report import report_folder, write_report
 from weince_lightning.diagnostics.untrained import UNTRAINED, as_untrained
 from weince_lightning.evaluation.progress import progress_bar
+from weince_lightning.evaluation.saved_run import warn_of_normalization
 from weince_lightning.functional.layouts import Layout
 
 _DESCRIPTION = """\
@@ -222,6 +223,7 @@ def _diagnose_encoder(
         encoder = build_hub_encoder(source, config.pretrained)
     else:
         encoder = read_checkpoint_encoder(checkpoint, built.backbone, built.v1_stride)
+        warn_of_normalization(checkpoint, built.data)
     second = None
     if config.against == UNTRAINED:
         second = as_untrained(encoder, config.seed)

@@ -15,7 +15,7 @@ from weince_lightning.diagnostics.encoders import (
 )
 from weince_lightning.diagnostics.untrained import UNTRAINED, as_untrained
 from weince_lightning.evaluation.checkpoint import Device
-from weince_lightning.evaluation.saved_run import build_saved_data
+from weince_lightning.evaluation.saved_run import build_saved_data, warn_of_normalization
 from weince_lightning.functional.layouts import Layout
 
 
@@ -71,6 +71,7 @@ def diagnose_checkpoint(
     encoder = read_checkpoint_encoder(opened, backbone, v1_stride)
     if data is None:
         data, _ = build_saved_data(opened)
+    warn_of_normalization(opened, data)
     second = None
     if against is not None:
         is_untrained = against == UNTRAINED

@@ -31,7 +31,11 @@ from weince_lightning.evaluation.cache import (
 from weince_lightning.evaluation.given_loaders import GivenLoaders
 from weince_lightning.evaluation.loss_profile import loss_profile
 from weince_lightning.evaluation.protocol import evaluate
-from weince_lightning.evaluation.saved_run import build_saved_backbone, build_saved_data
+from weince_lightning.evaluation.saved_run import (
+    build_saved_backbone,
+    build_saved_data,
+    warn_of_normalization,
+)
 from weince_lightning.evaluation.settings import KNNSettings, LinearSettings
 from weince_lightning.losses.descriptions import describe, import_path
 from weince_lightning.module import ContrastiveModule
@@ -130,6 +134,7 @@ def evaluate_checkpoint(
     if backbone is None:
         backbone = build_saved_backbone(opened)
     weights = read_encoder(opened, backbone=backbone, v1_stride=v1_stride)
+    warn_of_normalization(opened, data)
     encoder = build_known(weights)
     encoder.to(place)
     loaders = _loaders(data)

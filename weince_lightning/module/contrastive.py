@@ -200,7 +200,9 @@ class ContrastiveModule(RebuildableModule):
 
         Args:
             batch: ``(views, labels)``: two image tensors in ``[0, 1]``, and the class of each
-                image, int64, shape ``(batch,)``, -1 if unknown. What follows is ignored.
+                image, int64, shape ``(batch,)``, -1 if unknown. What follows is ignored, but for
+                ``ids`` of a named tuple, what each image shows: a loss of ours takes no images of
+                equal ids for negatives of each other.
 
         Returns:
             ``loss`` (scalar with gradient), ``terms`` (:class:`ContrastiveTerms`, None for a loss
@@ -223,7 +225,9 @@ class ContrastiveModule(RebuildableModule):
             )
         loss, terms = None, None
         if self.training or count.together > 1:
-            loss, terms = self._compute_loss(projections0, projections1)
+            ids = getattr(batch, "ids", None)
+            given = () if ids is None else (ids[: count.own],)
+            loss, terms = self._compute_loss(projections0, projections1, *given)
             self._weight = count.together
         return {
             "loss": loss,
@@ -371,11 +375,13 @@ class ContrastiveModule(RebuildableModule):
             return self.encode(images)
         return encode_in_micro_batches(self, self.encode, images, self.micro_batch_size)
 
-    def _compute_loss(self, z0: Tensor, z1: Tensor) -> tuple[Tensor, ContrastiveTerms | None]:
+    def _compute_loss(
+        self, z0: Tensor, z1: Tensor, *ids: Tensor
+    ) -> tuple[Tensor, ContrastiveTerms | None]:
         """Call the loss once, by its ``terms`` where it has them."""
         compute_terms = getattr(self.loss, "terms", None)
         if callable(compute_terms):
-            terms: ContrastiveTerms = compute_terms(z0, z1)
+            terms: ContrastiveTerms = compute_terms(z0, z1, *ids)
             return terms.loss, terms._replace(loss=terms.loss.detach())
         loss = self.loss(z0, z1)
         if not isinstance(loss, Tensor) or loss.ndim != 0:
