@@ -25,8 +25,9 @@ from weince_lightning.diagnostics.embedding_files import (
     open_source,
     read_embeddings,
 )
-from weince_lightning.diagnostics.encoders import HUBS, build_hub_encoder, read_checkpoint_encoder
+from weince_lightning.diagnostics.encoders import read_checkpoint_encoder
 from weince_lightning.diagnostics.report import report_folder, write_report
+from weince_lightning.evaluation.encoders import images_of, is_encoder_name
 from weince_lightning.evaluation.progress import progress_bar
 
 _DESCRIPTION = """\
@@ -35,8 +36,9 @@ with an end. Fits peaks over a threshold, compares their shape with that of Gaus
 uniform directions, looks at batches as WEINCE would, and fits the link where positives are known.
 
 SOURCE is a file of embeddings (.npy, .npz, .pt, .safetensors), a checkpoint (of `weince fit`, the
-paper's released code or lightly's SimCLR), torchvision:NAME or timm:NAME. An encoder embeds two
-views of the test images of the data, by its projection head where the checkpoint has one.
+paper's released code or lightly's SimCLR), torchvision:NAME or timm:NAME, or without weights a name
+such as resnet18 or a class path. An encoder embeds two views of the test images of the data, by its
+projection head where the checkpoint has one.
 
 In a file with several arrays: embeddings (or features, z0), positives (or z1) with the positive of
 each row, pairs with an index of positive rows, ids (or labels) with what each row shows. Rows with
@@ -86,7 +88,7 @@ def diagnose_source(arguments: Sequence[str]) -> None:
     except KeyboardInterrupt:
         sys.stderr.write("\nweince: interrupted; nothing was written.\n")
         raise SystemExit(130) from None
-    title = source if source.startswith(HUBS) else Path(source).name
+    title = source if is_encoder_name(source) else Path(source).name
     verdict = pronounce(found)
     lines = [f"\n{title}: {verdict.headline}\n"]
     lines += [f"  - {finding}\n" for finding in verdict.findings]
@@ -127,17 +129,13 @@ def _parser() -> ConciseParser:
         help="part of the similarities below the threshold, 0.98 to 0.9999",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="of all that is drawn at random")
-    parser.add_argument(
-        "--pretrained", type=bool, default=True,
-        help="whether torchvision:NAME and timm:NAME have their published weights",
-    )  # fmt: skip
     return parser
 
 
 def _diagnose(parser: ConciseParser, source: str, given: Given) -> tuple[Diagnosis, Path]:
     """Diagnose embeddings or an encoder; return the folder of the report too."""
     path = Path(source)
-    if source.startswith(HUBS):
+    if is_encoder_name(source):
         return _diagnose_encoder(parser, source, None, given)
     if not path.is_file():
         raise UsageError(
@@ -173,10 +171,10 @@ def _diagnose_encoder(
             raise UsageError(f"--{name} must not be given for an encoder, whose views are known.")
     folder = report_folder(config.output)
     built = build(parser, config)
-    if checkpoint is None:
-        encoder = build_hub_encoder(source, config.pretrained)
-    else:
-        encoder = read_checkpoint_encoder(checkpoint, built.backbone, built.v1_stride)
+    encoder = read_checkpoint_encoder(
+        checkpoint or source, built.backbone, built.v1_stride,
+        pretrained=config.pretrained, **images_of(built.data),
+    )  # fmt: skip
     options = {
         name: config[name] for name in ("temperature", "layout", "quantile", "seed", "device")
     }
