@@ -5,7 +5,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import yaml
 from lightning.pytorch import LightningDataModule, LightningModule
@@ -26,6 +25,8 @@ from weince_lightning.cli.checkpoint_config import (
 from weince_lightning.cli.messages import evaluation_report, fit_report, interruption_report, say
 from weince_lightning.cli.parser import ConciseParser, raised_in, refusals_reported
 from weince_lightning.cli.run_files import SaveRunConfig, shown
+from weince_lightning.evaluation.embedding import paths_of
+from weince_lightning.evaluation.feature_files import ImageFeatures, write_features
 from weince_lightning.module.mismatch import CheckpointMismatchError
 
 _PACKAGE = "weince_lightning."
@@ -163,7 +164,7 @@ class WeinceCLI(LightningCLI):
         self._evaluate("test", arguments)
 
     def predict(self, **arguments: Any) -> None:
-        """Write features and labels beside the checkpoint, or into the working folder."""
+        """Write features, labels and paths beside the checkpoint, or into the working folder."""
         batches = self._call("predict", {**arguments, "return_predictions": True}) or []
         if not batches or not all(
             isinstance(batch, tuple) and len(batch) == 2 for batch in batches
@@ -172,10 +173,14 @@ class WeinceCLI(LightningCLI):
         features, labels = (torch.cat(parts).cpu() for parts in zip(*batches, strict=True))
         checkpoint = arguments["ckpt_path"]
         target = Path(checkpoint or "untrained").with_suffix(".features.npz")
-        np.savez(target, features=features.float().numpy(), labels=labels.numpy())
+        folder = getattr(self.datamodule, "data_dir", None)
+        paths = paths_of(self.trainer.predict_dataloaders, folder)
+        # Fewer batches than there are may have been asked for.
+        paths = None if paths is None else paths[: len(features)]
+        write_features(ImageFeatures(features, paths, labels), target)
         say(
-            f"\nWrote features {tuple(features.shape)} and labels {tuple(labels.shape)} to "
-            f"{shown(target)}\n"
+            f"\nWrote features {tuple(features.shape)}{'' if paths is None else ', paths'} and "
+            f"labels {tuple(labels.shape)} to {shown(target)}\n"
         )
 
     def _evaluate(self, subcommand: str, arguments: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from weince_lightning.data.batch_views import BatchViews
-from weince_lightning.data.images import Images, StoredImages
+from weince_lightning.data.images import ImageFiles, Images, StoredImages
 from weince_lightning.data.views import EvaluationView, TwoViews, to_float
 
 
@@ -25,6 +25,11 @@ class Selection(Dataset[Any]):
     def labels(self) -> NDArray[np.int64]:
         """The class of each, known without reading an image."""
         return self.images.labels[self.positions]
+
+    @property
+    def paths(self) -> list[str] | None:
+        """The file of each; None for images in memory."""
+        return self.images.paths(self.positions) if isinstance(self.images, ImageFiles) else None
 
     def __len__(self) -> int:
         """Count the images."""
