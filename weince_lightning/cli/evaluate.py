@@ -23,7 +23,7 @@ from weince_lightning.cli.messages import say, table
 from weince_lightning.cli.parser import ConciseParser, refusals_reported
 from weince_lightning.cli.run_files import shown
 from weince_lightning.evaluation import KNNSettings, LinearSettings, evaluate_checkpoint
-from weince_lightning.evaluation.checkpoint import results_file
+from weince_lightning.evaluation.cache import results_file
 from weince_lightning.evaluation.encoders import find_encoder
 from weince_lightning.evaluation.loss_profile import BATCH_SIZE
 

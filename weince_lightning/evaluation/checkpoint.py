@@ -22,15 +22,14 @@ from weince_lightning.evaluation.cache import (
     cached_features,
     check_labelled,
     data_digest,
-    folder_of,
     read_results,
+    results_file,
     weights_digest,
     write_results,
 )
 from weince_lightning.evaluation.encoders import (
     find_encoder,
     images_of,
-    is_encoder_name,
     resolve_encoder,
 )
 from weince_lightning.evaluation.loss_profile import loss_profile
@@ -184,14 +183,6 @@ def evaluate_checkpoint(
     write_results(file, results)
     kept.remove()
     return results
-
-
-def results_file(source: str | Path | Checkpoint) -> Path:
-    """Return where results are written: beside a checkpoint, for a name in the working folder."""
-    path = source.path if isinstance(source, Checkpoint) else Path(source)
-    if is_encoder_name(str(path)):
-        return Path(f"{path}.evaluation".replace(":", "-")) / "evaluation.json"
-    return folder_of(path) / "evaluation.json"
 
 
 def _settings_of_parts(results: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

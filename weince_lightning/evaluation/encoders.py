@@ -63,8 +63,8 @@ def find_encoder(source: str | Path | Checkpoint) -> Checkpoint | str:
         FileNotFoundError: If there is neither such a file nor such a name.
         CheckpointError: If the file cannot be read.
     """
-    if isinstance(source, Checkpoint):
-        return source
+    if not isinstance(source, str | Path):
+        return open_checkpoint(source)
     name = str(source)
     if is_encoder_name(name):
         return name
