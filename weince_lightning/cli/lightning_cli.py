@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from weince_lightning.callbacks.interrupt import InterruptCheckpoint
 from weince_lightning.callbacks.monitored_metrics import MonitoredMetrics
 from weince_lightning.callbacks.run_end import why_no_success
 from weince_lightning.checkpoints import check_checkpoint, open_checkpoint
+from weince_lightning.checkpoints.files import KEYWORDS
 from weince_lightning.checkpoints.saving import save_atomically
 from weince_lightning.cli.arguments import checkpoint_argument
 from weince_lightning.cli.checkpoint_config import (
@@ -27,6 +29,7 @@ from weince_lightning.cli.parser import ConciseParser, raised_in, refusals_repor
 from weince_lightning.cli.run_files import SaveRunConfig, shown
 from weince_lightning.evaluation.embedding import paths_of
 from weince_lightning.evaluation.feature_files import ImageFeatures, write_features
+from weince_lightning.module.initial_weights import weights_follow
 from weince_lightning.module.mismatch import CheckpointMismatchError
 
 _PACKAGE = "weince_lightning."
@@ -122,7 +125,10 @@ class WeinceCLI(LightningCLI):
 
     def instantiate_classes(self) -> None:
         """Build model, data and trainer; values that a class refuses are errors of the user."""
-        with refusals_reported(self.parser):
+        path = str(self.config[self.subcommand].ckpt_path or "")
+        # A keyword may find no checkpoint, and the training begins then.
+        is_reloaded = path != "" and path.partition(":")[0] not in KEYWORDS
+        with refusals_reported(self.parser), weights_follow() if is_reloaded else nullcontext():
             super().instantiate_classes()
         self.trainer.callbacks += [MonitoredMetrics(), self._interrupt]  # type: ignore[attr-defined]
         if getattr(self.datamodule, "dataset", None) == "digits":

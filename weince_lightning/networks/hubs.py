@@ -54,7 +54,7 @@ def torchvision_model(name: str, **options: Any) -> nn.Module:
     if name not in known:
         near = ", ".join(nearest_words(name, known, most=3)) or "resnet18"
         raise ValueError(
-            f"name must be a classification model of torchvision, got {name!r}. Near: {near}."
+            f"torchvision:{name} must be a classification model of torchvision. Near: {near}."
         )
     model: nn.Module = models.get_model(name, **options)
     place = last_layer(model)
@@ -116,7 +116,9 @@ def _published_by_timm(name: str, pretrained: bool) -> HubModel:
         with _fetching(name):
             model = timm.create_model(name, pretrained=pretrained, num_classes=0)
     except RuntimeError as error:
-        raise ValueError(f"name must be a model of timm: {' '.join(str(error).split())}") from error
+        raise ValueError(
+            f"timm:{name} must be a model of timm: {' '.join(str(error).split())}"
+        ) from error
     config = timm.data.resolve_model_data_config(model)
     return HubModel(model, config["input_size"][-1], config["mean"], config["std"])
 
