@@ -11,6 +11,7 @@ from lightning.pytorch import LightningDataModule
 from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+from torchvision.datasets import ImageFolder
 
 from weince_lightning import ContrastiveModule
 from weince_lightning.cli import main
@@ -160,6 +161,8 @@ def test_prediction_and_embedding_give_the_same_features_and_paths(trained):
     features, labels = map(torch.cat, zip(*trainer.predict(module, data), strict=True))
     check_predicted(paths_of(trainer.predict_dataloaders, data.data_dir), features, labels)
     assert paths_of(data.train_dataloader()) is None  # shuffled
+    its = paths_of(DataLoader(ImageFolder("photos")), Path("photos"))
+    assert sorted(its) == embed_images("last.ckpt", "photos").paths
     assert paths_of(VisionData("digits").predict_dataloader()) is None  # in memory
 
 

@@ -60,7 +60,7 @@ def write_published(folder):
 
 
 @pytest.mark.parametrize(
-    "write", few([write_export, write_ours, write_lightly, write_published], 2, 3)
+    "write", few([write_export, write_ours, write_lightly, write_published], 3)
 )
 def test_weights_of_every_kind_of_file_are_taken(folder, monkeypatch, write):
     monkeypatch.setenv("TORCH_HOME", str(folder))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
-from torchvision.datasets.folder import IMG_EXTENSIONS
+from torchvision.datasets.folder import IMG_EXTENSIONS, DatasetFolder
 from torchvision.transforms import v2
 
 from weince_lightning.checkpoints import Checkpoint
@@ -125,18 +125,22 @@ def paths_of(loader: object, folder: Path | None = None) -> list[str] | None:
     """Return the files of a loader's images in the order of its batches.
 
     Args:
-        loader: A loader of images of this package.
+        loader: A loader of images of this package, or of torchvision's ``ImageFolder``.
         folder: Paths of files below it are relative to it.
 
     Returns:
         Paths with forward slashes; None if the images are in memory, or the loader does not read
         them in order.
     """
-    data = getattr(loader, "dataset", None)
-    in_order = isinstance(loader, DataLoader) and isinstance(loader.sampler, SequentialSampler)
-    if not isinstance(data, EvaluationImages) or not in_order or data.paths is None:
+    if not (isinstance(loader, DataLoader) and isinstance(loader.sampler, SequentialSampler)):
         return None
-    paths = [Path(path) for path in data.paths]
+    data: Any = loader.dataset
+    files = data.paths if isinstance(data, EvaluationImages) else None
+    if isinstance(data, DatasetFolder):
+        files = [path for path, _ in data.samples]
+    if files is None:
+        return None
+    paths = [Path(path) for path in files]
     return [
         (path.relative_to(folder) if folder and path.is_relative_to(folder) else path).as_posix()
         for path in paths
