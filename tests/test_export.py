@@ -58,6 +58,7 @@ OURS = {
     "stride of the paper": ("resnet50", 3, 32, {}, "its stride stands on the 1x1 convolutions"),
     "transformer": ("vit_small", 3, 32, {}, "Names and shapes are torchvision's"),
     "transformer that pads": ("vit_small", 3, 30, {}, "vit_small: it pads the images."),
+    "torchvision by name": ("torchvision:mobilenet_v3_small", 3, 32, {}, "without the last layer"),
     "convnet": ("convnet", 1, 16, {}, "torchvision has no such model"),
     "timm": ("timm:resnet18", 3, 32, {}, "The names are timm's"),
     "timm's transformer": ("timm:vit_tiny_patch16_224", 1, 32, {"patch_size": 8}, "timm's"),

@@ -1,15 +1,19 @@
 """Export of the encoder in a checkpoint, for use without this package."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import nn
-from torchvision.models import ResNet, VisionTransformer
+from torchvision.models import ResNet, VisionTransformer, get_model
 from torchvision.models.resnet import Bottleneck
 
 from weince_lightning.checkpoints.encoders import EncoderWeights, build, read_encoder
 from weince_lightning.checkpoints.files import CheckpointError, write_tensors
 from weince_lightning.checkpoints.record import Checkpoint
+from weince_lightning.networks.hubs import last_layer
 
+_OF_IMAGES = ("backbone", "in_channels", "image_size")
 SUFFIXES = (".pt", ".pth", ".safetensors")
 
 
@@ -114,6 +118,13 @@ def _model(weights: EncoderWeights, encoder: nn.Module | None) -> tuple[str, lis
     backbone = str(weights.arguments["backbone"])
     if backbone.startswith("timm:"):
         return "The names are timm's, and the weights load into its model:", _timm(weights, encoder)
+    if backbone.startswith("torchvision:"):
+        name = backbone.removeprefix("torchvision:")
+        return (
+            "The names are torchvision's, and the weights load into its model without the last "
+            "layer:",
+            ["import torchvision", *_torchvision_by_name(name, weights.arguments)],
+        )
     own = _own_parts(weights, encoder)
     if not own:
         return (
@@ -177,6 +188,16 @@ def _torchvision(backbone: str, encoder: nn.Module) -> list[str]:
         "import torchvision",
         f"model = torchvision.models.{backbone}()",
         "model.fc = torch.nn.Identity()",
+    ]
+
+
+def _torchvision_by_name(name: str, arguments: Mapping[str, Any]) -> list[str]:
+    options = [f"{key}={value!r}" for key, value in arguments.items() if key not in _OF_IMAGES]
+    place = last_layer(get_model(name))
+    features = "Identity()" if place else "AdaptiveAvgPool2d(1)"
+    return [
+        f"model = torchvision.models.{name}({', '.join(options)})",
+        f'model.set_submodule("{place or "classifier"}", torch.nn.{features})',
     ]
 
 

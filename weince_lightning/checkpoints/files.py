@@ -20,7 +20,8 @@ from torch import Tensor
 from weince_lightning.checks import import_extra
 
 _REFUSED_CLASS = re.compile(r"GLOBAL (\S+) was not an allowed global")
-_KEYWORDS = ("best", "last", "hpc", "registry")
+KEYWORDS = ("best", "last", "hpc", "registry")
+"""What Lightning takes in place of a checkpoint's path."""
 
 # What reading damaged bytes has been seen to raise: those of a pickle are instructions.
 _DAMAGE = (
@@ -111,7 +112,7 @@ def check_checkpoint(path: object, weights_only: bool | None = True) -> None:
     if not isinstance(path, (str, Path)) or "://" in str(path):
         return
     path = Path(path)
-    if not path.exists() and str(path).partition(":")[0] in _KEYWORDS:
+    if not path.exists() and str(path).partition(":")[0] in KEYWORDS:
         return
     if (path / "meta.pt").is_file() or (path / "checkpoint").is_dir():  # FSDP, DeepSpeed
         return

@@ -31,6 +31,7 @@ Commands:
   validate  the validation numbers of a checkpoint
   test      loss and kNN on the test images
   predict   write the features and labels of the test images to an .npz file
+  embed     write the features of the images in any folder, with their paths
   evaluate  linear probe and nearest neighbours on the frozen features of checkpoints
   diagnose  is WEINCE worth trying for a checkpoint, a backbone or an array of embeddings?
   export    write the encoder of a checkpoint under torchvision's or timm's names
@@ -60,6 +61,7 @@ More:
 OWN_ARGUMENTS = {
     "evaluate": "evaluate_checkpoints",
     "diagnose": "diagnose_source",
+    "embed": "embed",
     "export": "export",
     "sweep": "sweep",
     "report": "report",

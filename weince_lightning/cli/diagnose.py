@@ -27,9 +27,10 @@ from weince_lightning.diagnostics.embedding_files import (
     read_embeddings,
 )
 from weince_lightning.diagnostics.embeddings import Embeddings
-from weince_lightning.diagnostics.encoders import HUBS, build_hub_encoder, read_checkpoint_encoder
+from weince_lightning.diagnostics.encoders import read_checkpoint_encoder
 from weince_lightning.diagnostics.report import report_folder, write_report
 from weince_lightning.diagnostics.untrained import UNTRAINED, as_untrained
+from weince_lightning.evaluation.encoders import images_of, is_encoder_name
 from weince_lightning.evaluation.progress import progress_bar
 from weince_lightning.evaluation.saved_run import warn_of_normalization
 from weince_lightning.functional.layouts import Layout
@@ -41,9 +42,9 @@ of the hard negatives' similarities beside those of random directions and of a s
 gradient in batches and, where positives are known, the link.
 
 SOURCE is a file of embeddings (.npy, .npz, .pt, .safetensors, .csv, .parquet), a checkpoint (of
-`weince fit`, the paper's released code or lightly's SimCLR), torchvision:NAME or timm:NAME. An
-encoder embeds two views of the test images of the data, by its projection head where the checkpoint
-has one.
+`weince fit`, the paper's released code or lightly's SimCLR), torchvision:NAME or timm:NAME, or
+without weights a name such as resnet18 or a class path. An encoder embeds two views of the test
+images of the data, by its projection head where the checkpoint has one.
 
 In a file with several arrays: embeddings (or features, z0), positives (or z1) with the positive of
 each row, pairs with an index of positive rows, ids (or labels) with what each row shows, -1 where
@@ -102,7 +103,7 @@ def diagnose_source(arguments: Sequence[str]) -> None:
     except KeyboardInterrupt:
         sys.stderr.write("\nweince: interrupted; nothing was written.\n")
         raise SystemExit(130) from None
-    title = source if source.startswith(HUBS) else Path(source).name
+    title = source if is_encoder_name(source) else Path(source).name
     verdict = pronounce(found, source)
     lines = [f"\n{title}: {verdict.headline}\n"]
     lines += [f"Next: {verdict.next}  ({verdict.purpose})\n"]
@@ -157,17 +158,13 @@ def _parser() -> ConciseParser:
         help="part of the similarities below the threshold, 0.98 to 0.9999",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="of all that is drawn at random")
-    parser.add_argument(
-        "--pretrained", type=bool, default=True,
-        help="whether torchvision:NAME and timm:NAME have their published weights",
-    )  # fmt: skip
     return parser
 
 
 def _diagnose(parser: ConciseParser, source: str, given: Given) -> tuple[Diagnosis, Path]:
     """Diagnose embeddings or an encoder; return the folder of the report too."""
     path = Path(source)
-    if source.startswith(HUBS):
+    if is_encoder_name(source):
         return _diagnose_encoder(parser, source, None, given)
     if not path.is_file():
         raise UsageError(
@@ -219,18 +216,16 @@ def _diagnose_encoder(
             raise UsageError(f"--{name} must not be given for an encoder, whose views are known.")
     folder = report_folder(config.output, source)
     built = build(parser, config)
-    if checkpoint is None:
-        encoder = build_hub_encoder(source, config.pretrained)
-    else:
-        encoder = read_checkpoint_encoder(checkpoint, built.backbone, built.v1_stride)
-        warn_of_normalization(checkpoint, built.data)
+    shape: dict[str, Any] = {"pretrained": config.pretrained, **images_of(built.data)}
+    encoder = read_checkpoint_encoder(
+        checkpoint or source, built.backbone, built.v1_stride, **shape
+    )
+    warn_of_normalization(checkpoint or source, built.data)
     second = None
     if config.against == UNTRAINED:
         second = as_untrained(encoder, config.seed)
-    elif config.against is not None and config.against.startswith(HUBS):
-        second = build_hub_encoder(config.against, config.pretrained)
     elif config.against is not None:
-        second = read_checkpoint_encoder(config.against)
+        second = read_checkpoint_encoder(config.against, **shape)
     options = {
         name: config[name] for name in ("temperature", "layout", "quantile", "seed", "device")
     }

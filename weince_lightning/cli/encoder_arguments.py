@@ -115,6 +115,10 @@ def encoder_parser(
         help="where the stride of a ResNet-50 stands, if the file does not tell: true for the 1x1 "
         "convolutions, as the paper says, false for the 3x3 ones, as in torchvision",
     )  # fmt: skip
+    parser.add_argument(
+        "--pretrained", type=bool, default=True,
+        help="whether torchvision:NAME and timm:NAME have their published weights",
+    )  # fmt: skip
     return parser
 
 

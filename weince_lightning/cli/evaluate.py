@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from weince_lightning.checkpoints import open_checkpoint
+from weince_lightning.checkpoints import Checkpoint
 from weince_lightning.cli.arguments import UsageError, in_words_of_command
 from weince_lightning.cli.encoder_arguments import (
     EXPECTED,
@@ -23,7 +23,8 @@ from weince_lightning.cli.messages import say, table
 from weince_lightning.cli.parser import ConciseParser, refusals_reported
 from weince_lightning.cli.run_files import shown
 from weince_lightning.evaluation import KNNSettings, LinearSettings, evaluate_checkpoint
-from weince_lightning.evaluation.checkpoint import results_file
+from weince_lightning.evaluation.cache import results_file
+from weince_lightning.evaluation.encoders import find_encoder
 from weince_lightning.evaluation.loss_profile import BATCH_SIZE
 
 _DESCRIPTION = """\
@@ -34,6 +35,8 @@ the training images, kept for validation; nothing is selected by them.
 CKPT is a checkpoint of `weince fit` or of any ContrastiveModule, one of the paper's released code,
 one of lightly's SimCLR, or the weights of a model of torchvision or timm. Of all that it holds the
 encoder counts, without projection head, and whatever a subclass does in `forward` or `encode`.
+torchvision:NAME and timm:NAME are published encoders; resnet18 and other names of ours, or a class
+path, are encoders without weights.
 
 Data are those of the checkpoint's settings, under the layers (-c) and options given here. Train and
 validation images of the pretraining together train the probe and are the neighbours.
@@ -45,12 +48,13 @@ examples:
   weince evaluate a.ckpt b.ckpt --linear.epochs 10 --knn.seeds "[1]"    quicker
   weince evaluate a.ckpt --knn null --linear.converge true              logistic regression
 
-The results lie beside the checkpoint, those of a.ckpt in a/evaluation.json. An evaluation that was
+The results lie beside the checkpoint, those of a.ckpt in a/evaluation.json, and those of a name in
+the working folder. An evaluation that was
 stopped goes on with the same command; one that is complete is not done again.
 """
 
 _TITLES = {"linear": "linear probe", "knn": "kNN"}
-_OF_LAYERS = ("data", "linear", "knn", "device", "cache", "backbone", "v1_stride")
+_OF_LAYERS = ("data", "linear", "knn", "device", "cache", "backbone", "v1_stride", "pretrained")
 
 
 def evaluate_checkpoints(arguments: Sequence[str]) -> None:
@@ -126,7 +130,8 @@ def evaluation_parser() -> ConciseParser:
 
 def _job(parser: ConciseParser, path: Path, given: Given) -> Callable[[], dict[str, Any]]:
     """Read the arguments over the settings in the checkpoint, and build its data module."""
-    checkpoint = open_checkpoint(path)
+    source = find_encoder(str(path))
+    checkpoint = source if isinstance(source, Checkpoint) else None
     config, final = read_encoder_options(parser, given, path, checkpoint)
     with refusals_reported(parser):
         parts = build_parts(config)
@@ -134,11 +139,12 @@ def _job(parser: ConciseParser, path: Path, given: Given) -> Callable[[], dict[s
     built = build(parser, config)
     return partial(
         evaluate_checkpoint,
-        checkpoint,
+        source,
         built.data,
         **parts,
         backbone=built.backbone,
         v1_stride=built.v1_stride,
+        pretrained=built.pretrained,
         device=built.device,
         cache=built.cache,
         data_settings=final["data"],

@@ -2,10 +2,10 @@
 
 import logging
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import yaml
 from lightning.pytorch import LightningDataModule, LightningModule
@@ -15,6 +15,7 @@ from weince_lightning.callbacks.interrupt import InterruptCheckpoint
 from weince_lightning.callbacks.monitored_metrics import MonitoredMetrics
 from weince_lightning.callbacks.run_end import why_no_success
 from weince_lightning.checkpoints import check_checkpoint, open_checkpoint
+from weince_lightning.checkpoints.files import KEYWORDS
 from weince_lightning.checkpoints.saving import save_atomically
 from weince_lightning.cli.arguments import checkpoint_argument
 from weince_lightning.cli.checkpoint_config import (
@@ -27,6 +28,9 @@ from weince_lightning.cli.left_out import remove_callbacks
 from weince_lightning.cli.messages import evaluation_report, fit_report, interruption_report, say
 from weince_lightning.cli.parser import ConciseParser, raised_in, refusals_reported
 from weince_lightning.cli.run_files import SaveRunConfig, shown
+from weince_lightning.evaluation.embedding import paths_of
+from weince_lightning.evaluation.feature_files import ImageFeatures, write_features
+from weince_lightning.module.initial_weights import weights_follow
 from weince_lightning.module.mismatch import CheckpointMismatchError
 
 _PACKAGE = "weince_lightning."
@@ -129,7 +133,10 @@ class WeinceCLI(LightningCLI):
 
     def instantiate_classes(self) -> None:
         """Build model, data and trainer; values that a class refuses are errors of the user."""
-        with refusals_reported(self.parser):
+        path = str(self.config[self.subcommand].ckpt_path or "")
+        # A keyword may find no checkpoint, and the training begins then.
+        is_reloaded = path != "" and path.partition(":")[0] not in KEYWORDS
+        with refusals_reported(self.parser), weights_follow() if is_reloaded else nullcontext():
             super().instantiate_classes()
         # The first: a monitor refuses to log nothing where a checkpoint follows its metric.
         self.trainer.callbacks.insert(0, MonitoredMetrics(self._removed))  # type: ignore[attr-defined]
@@ -173,7 +180,7 @@ class WeinceCLI(LightningCLI):
         self._evaluate("test", arguments)
 
     def predict(self, **arguments: Any) -> None:
-        """Write features and labels beside the checkpoint, or into the working folder."""
+        """Write features, labels and paths beside the checkpoint, or into the working folder."""
         batches = self._call("predict", {**arguments, "return_predictions": True}) or []
         if not batches or not all(
             isinstance(batch, tuple) and len(batch) == 2 for batch in batches
@@ -182,10 +189,14 @@ class WeinceCLI(LightningCLI):
         features, labels = (torch.cat(parts).cpu() for parts in zip(*batches, strict=True))
         checkpoint = arguments["ckpt_path"]
         target = Path(checkpoint or "untrained").with_suffix(".features.npz")
-        np.savez(target, features=features.float().numpy(), labels=labels.numpy())
+        folder = getattr(self.datamodule, "data_dir", None)
+        paths = paths_of(self.trainer.predict_dataloaders, folder)
+        # Fewer batches than there are may have been asked for.
+        paths = None if paths is None else paths[: len(features)]
+        write_features(ImageFeatures(features, paths, labels), target)
         say(
-            f"\nWrote features {tuple(features.shape)} and labels {tuple(labels.shape)} to "
-            f"{shown(target)}\n"
+            f"\nWrote features {tuple(features.shape)}{'' if paths is None else ', paths'} and "
+            f"labels {tuple(labels.shape)} to {shown(target)}\n"
         )
 
     def _evaluate(self, subcommand: str, arguments: dict[str, Any]) -> None:

@@ -26,6 +26,14 @@ class Selection(Dataset[Any]):
         """The class of each, known without reading an image."""
         return self.images.labels[self.positions]
 
+    @property
+    def paths(self) -> list[str] | None:
+        """The file of each; None for images in memory."""
+        if not isinstance(self.images, ImageFiles):
+            return None
+        every = self.images.paths
+        return [every[position] for position in self.positions]
+
     def __len__(self) -> int:
         """Count the images."""
         return len(self.positions)

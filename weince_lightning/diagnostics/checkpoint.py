@@ -1,11 +1,12 @@
 """Diagnosis of an encoder, from a checkpoint or built in Python."""
 
 from pathlib import Path
+from typing import Any
 
 from lightning.pytorch import LightningDataModule
 from torch import nn
 
-from weince_lightning.checkpoints import Checkpoint, open_checkpoint
+from weince_lightning.checkpoints import Checkpoint
 from weince_lightning.diagnostics.diagnosis import Bar, Diagnosis, diagnose
 from weince_lightning.diagnostics.encoders import (
     MAX_IMAGES,
@@ -15,6 +16,7 @@ from weince_lightning.diagnostics.encoders import (
 )
 from weince_lightning.diagnostics.untrained import UNTRAINED, as_untrained
 from weince_lightning.evaluation.checkpoint import Device
+from weince_lightning.evaluation.encoders import find_encoder, images_of
 from weince_lightning.evaluation.saved_run import build_saved_data, warn_of_normalization
 from weince_lightning.functional.layouts import Layout
 
@@ -29,6 +31,7 @@ def diagnose_checkpoint(
     seed: int = 0,
     backbone: str | nn.Module | None = None,
     v1_stride: bool | None = None,
+    pretrained: bool = True,
     device: Device = "auto",
     max_images: int = MAX_IMAGES,
     progress: Bar | None = None,
@@ -41,7 +44,8 @@ def diagnose_checkpoint(
     :func:`~weince_lightning.diagnostics.write_report` writes the page.
 
     Args:
-        checkpoint: See :func:`~weince_lightning.checkpoints.read_encoder`.
+        checkpoint: A file, or a name such as "torchvision:resnet50"; see
+            :func:`~weince_lightning.evaluation.encoders.find_encoder`.
         data: A data module whose ``test_dataloader`` gives ``(views, labels)`` with two views of
             each test image; None builds the one that the checkpoint's settings describe.
         temperature: Softmax temperature, above 0; None for that of the checkpoint's loss, else 0.5.
@@ -50,6 +54,7 @@ def diagnose_checkpoint(
         seed: Seed of all that is drawn.
         backbone: The backbone where the file does not tell it: a name, or a module for its weights.
         v1_stride: Where the stride of a ResNet-50 is, if the file does not tell.
+        pretrained: Whether ``torchvision:NAME`` and ``timm:NAME`` have their published weights.
         device: Where the encoder runs; "auto" takes a GPU if there is one.
         max_images: Images that are embedded; of more, a random part is.
         progress: Makes a progress bar from a description and a number of steps, as tqdm does.
@@ -67,15 +72,19 @@ def diagnose_checkpoint(
     Example:
         ``pronounce(diagnose_checkpoint("last.ckpt")).headline``
     """
-    opened = open_checkpoint(checkpoint)
-    encoder = read_checkpoint_encoder(opened, backbone, v1_stride)
+    source = find_encoder(checkpoint)
     if data is None:
-        data, _ = build_saved_data(opened)
-    warn_of_normalization(opened, data)
+        if isinstance(source, str):
+            raise ValueError(f"data must be given: {source} is a name, without settings of data.")
+        data, _ = build_saved_data(source)
+    shape: dict[str, Any] = {"pretrained": pretrained, **images_of(data)}
+    encoder = read_checkpoint_encoder(source, backbone, v1_stride, **shape)
+    warn_of_normalization(source, data)
     second = None
-    if against is not None:
-        is_untrained = against == UNTRAINED
-        second = as_untrained(encoder, seed) if is_untrained else read_checkpoint_encoder(against)
+    if against == UNTRAINED:
+        second = as_untrained(encoder, seed)
+    elif against is not None:
+        second = read_checkpoint_encoder(against, **shape)
     return diagnose_encoder(
         encoder,
         data,
@@ -106,7 +115,7 @@ def diagnose_encoder(
     """Diagnose an encoder; see :func:`diagnose_checkpoint`.
 
     Args:
-        encoder: An encoder, such as ``build_hub_encoder("timm:resnet10t", pretrained=True)`` of
+        encoder: An encoder, such as ``read_checkpoint_encoder("timm:resnet10t")`` of
             :mod:`weince_lightning.diagnostics.encoders`.
         data: A data module whose ``test_dataloader`` gives ``(views, labels)``.
         temperature: Softmax temperature; None for that of the encoder's loss, else 0.5.

@@ -11,7 +11,6 @@ from torch import nn
 
 from weince_lightning.checkpoints.layouts import split_state
 from weince_lightning.checkpoints.record import Checkpoint, RunSettings
-from weince_lightning.data import VisionData
 
 _log = logging.getLogger(__name__)
 
@@ -74,9 +73,14 @@ def build_saved_backbone(checkpoint: Checkpoint) -> nn.Module | None:
     return None if settings is None else _build(nn.Module, settings)[0]
 
 
-def warn_of_normalization(checkpoint: Checkpoint, data: LightningDataModule) -> None:
-    """Say where an encoder that learnt from normalized images is to see images in [0, 1]."""
-    if not isinstance(data, VisionData) or data.normalization is not None:
+def warn_of_normalization(checkpoint: Checkpoint | str, data: LightningDataModule) -> None:
+    """Say where an encoder that learnt from normalized images is to see images in [0, 1].
+
+    Args:
+        checkpoint: An open checkpoint; the name of an encoder, which prepares its images, passes.
+        data: What the encoder is given.
+    """
+    if isinstance(checkpoint, str) or getattr(data, "normalization", True) is not None:
         return
     known = checkpoint.normalization
     layout = split_state(checkpoint.state)[0]

@@ -1,6 +1,7 @@
 """The Lightning module: an encoder and a projection head under any loss over two views."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args
 
@@ -20,6 +21,7 @@ from weince_lightning.module.fit_checks import (
     warn_of_local_batch_norm,
     warn_of_time_limit,
 )
+from weince_lightning.module.initial_weights import load_initial_weights
 from weince_lightning.module.micro_batches import encode_in_micro_batches
 from weince_lightning.module.optimizers import (
     OptimizerName,
@@ -55,8 +57,9 @@ class ContrastiveModule(RebuildableModule):
     of this package and were not given to LightningCLI by their class paths.
 
     Args:
-        backbone: "convnet", "resnet18", "resnet18_slim", "resnet50", "vit_small", "timm:NAME", or a
-            module from images to features ``(batch, features)``.
+        backbone: "convnet", "resnet18", "resnet18_slim", "resnet50", "vit_small",
+            "torchvision:NAME", "timm:NAME", or a module from images to features ``(batch,
+            features)``.
         loss: Any module or function from the projections ``(z0, z1)`` of the two views to a
             scalar: ours, lightly's, your own. None is :class:`WEINCELoss` as the paper has it.
         in_channels: Number of colour channels of the images, at least 1.
@@ -87,10 +90,17 @@ class ContrastiveModule(RebuildableModule):
             step takes up to minutes; it needs a C++ compiler on CPUs and Triton on GPUs. Validation
             runs as without, and checkpoints are the same. What changes with every step outside of
             its tensors, such as a counter, makes it compile again and again.
+        init_from: The encoder whose weights the backbone starts from: a file as
+            :func:`~weince_lightning.checkpoints.read_encoder` takes it (a checkpoint of ours or of
+            lightly, an export, the weights of a model), "torchvision:NAME" or "timm:NAME". It is
+            not opened where the weights come from a checkpoint: in :meth:`load_from_checkpoint` and
+            in commands with ``--ckpt_path``. None: random weights.
 
     Raises:
         TypeError: If an argument is of the wrong kind.
-        ValueError: If a number is out of its range or a name is unknown.
+        ValueError: If a number is out of its range, a name is unknown, or the weights of
+            ``init_from`` are not those of the backbone.
+        FileNotFoundError: If there is no file ``init_from``.
 
     References:
         Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations",
@@ -120,6 +130,7 @@ class ContrastiveModule(RebuildableModule):
         micro_batch_size: int | None = None,
         channels_last: bool = False,
         compile_backbone: bool = False,
+        init_from: str | Path | None = None,
     ) -> None:
         super().__init__()
         # Plain floats, not NumPy's: the optimizer's state repeats them, and must load safely.
@@ -157,6 +168,9 @@ class ContrastiveModule(RebuildableModule):
         self.compile_backbone = check_flag("compile_backbone", compile_backbone)
 
         self.backbone = build_encoder(backbone, in_channels, image_size, **(backbone_options or {}))
+        if init_from is not None:
+            init_from = str(init_from)  # plain, as checkpoints hold it
+            load_initial_weights(self.backbone, init_from)
         if channels_last:
             self.backbone.to(memory_format=torch.channels_last)
         self.feature_dim = self._count_features()

@@ -29,6 +29,7 @@ from weince_lightning.losses.descriptions import (
     is_ours,
 )
 from weince_lightning.losses.queue import own_keys
+from weince_lightning.module.initial_weights import weights_follow
 from weince_lightning.module.mismatch import CheckpointMismatchError, explain_mismatch
 
 _PACKAGE = "weince_lightning."
@@ -176,15 +177,21 @@ class RebuildableModule(LightningModule):
                 arguments = {**kwargs, **build(kept)}
         token = _in_file.set(settings)
         try:
-            if isinstance(checkpoint_path, Checkpoint):
-                content = {**checkpoint.content, HYPER_PARAMETERS: {**settings, **arguments}}
-                module = cast("Self", _load_state(cls, content, strict, **arguments))
-                module.to(map_location or "cpu")
-            else:
-                # Again from the file: where its tensors go is Lightning's to decide.
-                module = super().load_from_checkpoint(
-                    checkpoint_path, map_location, hparams_file, strict, weights_only, **arguments
-                )
+            with weights_follow():
+                if isinstance(checkpoint_path, Checkpoint):
+                    content = {**checkpoint.content, HYPER_PARAMETERS: {**settings, **arguments}}
+                    module = cast("Self", _load_state(cls, content, strict, **arguments))
+                    module.to(map_location or "cpu")
+                else:
+                    # Again from the file: where its tensors go is Lightning's to decide.
+                    module = super().load_from_checkpoint(
+                        checkpoint_path,
+                        map_location,
+                        hparams_file,
+                        strict,
+                        weights_only,
+                        **arguments,
+                    )
         finally:
             _in_file.reset(token)
         if "_instantiator" in settings:
