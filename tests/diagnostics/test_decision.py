@@ -59,7 +59,7 @@ CASES = {
     "short, at a low temperature": (short, {"temperature": 0.02}, NO_REASON, "change little"),
     "equal rows": (twice_written, {}, NO_REASON, "no earlier than those of random"),
     "collapsed": (lambda: 1 + 0.001 * uniform(0), {}, CANNOT_TELL, "collapsed encoder"),
-    "classes of two": (lambda: around(uniform(0, 300), 2, 0.5), {}, NO_REASON, "no earlier than those"),
+    "classes of two": (lambda: around(uniform(0, 300), 2, 0.5), {}, NO_REASON, "stop no earlier"),
     "classes of forty": (
         lambda: around(uniform(0, 10), 40, 0.2), {}, CANNOT_TELL, "may or may not",
     ),

@@ -106,8 +106,8 @@ def decide(diagnosis: Diagnosis, source: str = "SOURCE") -> Decision:
     if against is None:
         return Decision(
             "cannot tell",
-            "the hardest negatives stop early, as WEINCE assumes, but those of an untrained encoder "
-            "often do so too",
+            "the hardest negatives stop early, as WEINCE assumes, but those of an untrained "
+            "encoder often do so too",
             _command(source, _second(diagnosis)),
             "compares with the same encoder before training"
             + ("" if _is_encoder(diagnosis) else ", of which untrained.npy holds the same rows"),

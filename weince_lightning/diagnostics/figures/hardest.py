@@ -66,8 +66,8 @@ def draw_hardest(diagnosis: Diagnosis) -> Picture | None:
         title=f"The hardest {part_above(diagnosis.threshold):.2g} % of all pairs of negatives",
         question="Do the hardest negatives stop early?",
         caption=(
-            "A curve that drops to the left of the shaded band stops earlier than random directions "
-            "would, which WEINCE is made for; one in the band, or to its right, does not."
+            "A curve that drops to the left of the shaded band stops earlier than random "
+            "directions would, which WEINCE is made for; one in the band, or to its right, does not."
         ),
         alt=f"How the most similar pairs of negatives fall off: {points}{beside}.",
         plot=plot,
