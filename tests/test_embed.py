@@ -1,6 +1,7 @@
 """``weince embed`` and ``predict``: features of photographs with their paths; encoders by name."""
 
 import csv
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -125,6 +126,12 @@ def test_what_cannot_be_embedded_is_one_line_and_nothing_is_written(
     assert message in lines[-1]
     assert sorted(folder.rglob("*")) == before
     assert Path("kept.npz").read_bytes() == b"earlier"
+
+
+def test_parquet_without_its_library_names_the_extra_before_anything_is_read(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install weince-lightning\[parquet\]"):
+        embed_images("nowhere.pt", "nowhere", "a.parquet")
 
 
 def test_normalized_images_are_given_where_mean_and_std_are(folder):
