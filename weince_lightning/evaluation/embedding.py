@@ -101,6 +101,12 @@ def embed_images(
     view = _view(encoder, image_size, str(checkpoint))
     if mean is None and std is None and isinstance(source, Checkpoint):
         mean, std = _saved_normalization(source)
+        if mean is None and encoder.weights is not None and encoder.weights.layout == "lightly":
+            _log.warning(
+                "%s is given images in [0, 1], and lightly's transforms normalize images by "
+                "default. If it learnt from normalized images, give their mean and std.",
+                source.source,
+            )
     module = _normalized(encoder, mean, std).to(place)
     labels = _labels(folder, paths)
     images = ImageFiles([str(folder / path) for path in paths], labels or [-1] * len(paths))
