@@ -123,9 +123,10 @@ class ImageFiles:
                 "Replace the file or take it out of the folder."
             ) from error
 
-    def paths(self, indices: NDArray[np.int64]) -> list[str]:
-        """Return the files of some images."""
-        return [os.fsdecode(path) for path in self._paths[indices]]
+    @property
+    def paths(self) -> list[str]:
+        """The file of each image."""
+        return [os.fsdecode(path) for path in self._paths]
 
     def traces(self, indices: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         """Yield sizes and times of change of the files, which are not read."""

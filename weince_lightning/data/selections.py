@@ -29,7 +29,10 @@ class Selection(Dataset[Any]):
     @property
     def paths(self) -> list[str] | None:
         """The file of each; None for images in memory."""
-        return self.images.paths(self.positions) if isinstance(self.images, ImageFiles) else None
+        if not isinstance(self.images, ImageFiles):
+            return None
+        paths = self.images.paths
+        return [paths[position] for position in self.positions]
 
     def __len__(self) -> int:
         """Count the images."""
