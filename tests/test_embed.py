@@ -1,6 +1,7 @@
 """``weince embed`` and ``predict``: features of photographs with their paths; encoders by name."""
 
 import csv
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -127,6 +128,26 @@ def test_what_cannot_be_embedded_is_one_line_and_nothing_is_written(
     assert Path("kept.npz").read_bytes() == b"earlier"
 
 
+def test_classes_are_those_of_image_folder(folder):
+    for name in ("train", "test"):
+        Path("photos", name).mkdir()
+    Path("photos/cats").rename("photos/train/cats")
+    Path("photos/cats-and-dogs/0").rename("photos/test/cats")
+    Path("photos/cats-and-dogs").rename("photos/train/dogs")
+    found = embed_images(f"{__name__}.Flat", "photos", image_size=2)
+    classes = {"train/cats": 0, "test/cats": 0, "train/dogs": 1}
+    wanted = [classes.get("/".join(path.split("/")[:2]), -1) for path in found.paths]
+    assert found.labels.tolist() == wanted
+    assert {*wanted} == {-1, 0, 1}
+    assert embed_images(f"{__name__}.Flat", "photos/test", image_size=2).labels is None
+
+
+def test_parquet_without_its_library_names_the_extra_before_anything_is_read(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install weince-lightning\[parquet\]"):
+        embed_images("nowhere.pt", "nowhere", "a.parquet")
+
+
 def test_normalized_images_are_given_where_mean_and_std_are(folder):
     mean, std = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.5, 0.6, 0.7])
     flat = f"{__name__}.Flat"
@@ -173,14 +194,15 @@ def test_the_command_predict_writes_paths(trained):
     check_predicted(found["paths"], found["features"], found["labels"])
 
 
-def test_a_name_stands_for_the_same_encoder_everywhere(folder):
+def test_a_name_stands_for_the_same_encoder_everywhere(folder, caplog):
     with pytest.raises(FileNotFoundError, match=r"no checkpoint nowhere\.Flat, and no encoder of"):
         find_encoder("nowhere.Flat")
     own = resolve_encoder(f"{__name__}.Flat").module
     images = torch.rand(2, 3, 8, 8)
     assert torch.equal(own(images), images.flatten(1))
     first, second = (resolve_encoder("convnet", image_size=8).module for _ in range(2))
-    assert torch.equal(first(images), second(images))  # its random weights are no news
+    assert torch.equal(first(images), second(images))
+    assert "convnet has random weights" in caplog.text
     Path("convnet").write_bytes(Path("convnet.pt").read_bytes())
     assert not isinstance(find_encoder("convnet"), str)  # a file takes precedence
 

@@ -30,7 +30,7 @@ Commands:
   fit       train an encoder; ends with its numbers and the command that comes next
   validate  the validation numbers of a checkpoint
   test      loss and kNN on the test images
-  predict   write the features and labels of the test images to an .npz file
+  predict   write the features, labels and paths of the test images to an .npz file
   embed     write the features of the images in any folder, with their paths
   evaluate  linear probe and nearest neighbours on the frozen features of checkpoints
   diagnose  is WEINCE worth trying for a checkpoint, a backbone or an array of embeddings?

@@ -109,7 +109,7 @@ class EvaluationImages(Selection):
         if isinstance(self.images, StoredImages) and self._view.keeps(*self.images.shape):
             pixels = self.images.pixels(positions).reshape(len(positions), *self._view.size, -1)
             stored = torch.from_numpy(pixels).permute(0, 3, 1, 2)
-            views = to_float(stored, self._view.channels)
+            views = to_float(stored, self._view.normalization)
             return list(zip(views, labels, strict=True))
         return [
             (self._view(self.images[position]), label)

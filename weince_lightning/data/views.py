@@ -189,7 +189,7 @@ class EvaluationView:
     """
 
     def __init__(self, image_size: int, mode: str, channels: Normalization | None = None):
-        self.channels = channels
+        self.normalization = channels
         self.size = (image_size, image_size)
         self._transform = v2.Compose([v2.Resize(image_size), v2.CenterCrop(image_size)])
         self._mode = mode
@@ -202,7 +202,7 @@ class EvaluationView:
         """Return the image, float32 of shape ``(channels, image_size, image_size)``."""
         image = image.convert(self._mode)
         resized = image if image.size == self.size else self._transform(image)
-        return to_float(resized, self.channels)
+        return to_float(resized, self.normalization)
 
 
 @contextmanager

@@ -10,7 +10,6 @@ import numpy as np
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 from torchvision.datasets.folder import IMG_EXTENSIONS, DatasetFolder
-from torchvision.transforms import v2
 
 from weince_lightning.checkpoints import Checkpoint
 from weince_lightning.checks import check_integer
@@ -19,7 +18,7 @@ from weince_lightning.data.images import ImageFiles, MissingDataError
 from weince_lightning.data.order import outlive_signals
 from weince_lightning.data.selections import EvaluationImages
 from weince_lightning.data.sources import SPLITS, image_folder_classes
-from weince_lightning.data.views import EvaluationView
+from weince_lightning.data.views import EvaluationView, Normalization
 from weince_lightning.evaluation.cache import cached_features
 from weince_lightning.evaluation.checkpoint import Device, choose_device
 from weince_lightning.evaluation.encoders import ImageEncoder, find_encoder, resolve_encoder
@@ -28,6 +27,7 @@ from weince_lightning.evaluation.feature_files import (
     check_feature_file,
     write_features,
 )
+from weince_lightning.evaluation.saved_run import warn_of_normalization
 
 _log = logging.getLogger(__name__)
 
@@ -98,10 +98,9 @@ def embed_images(
     source = find_encoder(checkpoint)
     sizes = {} if image_size is None else {"image_size": image_size}
     encoder = resolve_encoder(source, backbone, v1_stride, pretrained=pretrained, **sizes)
-    view = _view(encoder, image_size, str(checkpoint))
-    if mean is None and std is None and isinstance(source, Checkpoint):
-        mean, std = _saved_normalization(source)
-    module = _normalized(encoder, mean, std).to(place)
+    view = _view(encoder, image_size, str(checkpoint), mean, std)
+    warn_of_normalization(source, view)
+    module = encoder.module.to(place)
     labels = _labels(folder, paths)
     images = ImageFiles([str(folder / path) for path in paths], labels or [-1] * len(paths))
     loader = DataLoader(
@@ -178,8 +177,14 @@ def _labels(folder: Path, paths: Sequence[str]) -> list[int] | None:
     return [classes.get(each[0], -1) if each else -1 for each in parts]
 
 
-def _view(encoder: ImageEncoder, image_size: int | None, name: str) -> EvaluationView:
-    """Return what brings images to the shape that the encoder takes."""
+def _view(
+    encoder: ImageEncoder,
+    image_size: int | None,
+    name: str,
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+) -> EvaluationView:
+    """Return what brings images to the shape and the range that the encoder takes."""
     size = image_size or encoder.image_size
     if size is None:
         raise ValueError(
@@ -189,31 +194,9 @@ def _view(encoder: ImageEncoder, image_size: int | None, name: str) -> Evaluatio
     channels = encoder.in_channels or 3
     if channels not in (1, 3):
         raise ValueError(f"checkpoint must take images of 1 or 3 channels, got {channels}.")
-    return EvaluationView(size, "L" if channels == 1 else "RGB")
-
-
-def _saved_normalization(checkpoint: Checkpoint) -> tuple[Any, Any]:
-    """Return mean and standard deviation that the data of a run had."""
-    run = checkpoint.run_settings
-    data = {} if run is None else (run.settings.get("data") or {}).get("init_args") or {}
-    return data.get("mean"), data.get("std")
-
-
-def _normalized(
-    encoder: ImageEncoder, mean: Sequence[float] | None, std: Sequence[float] | None
-) -> nn.Module:
-    """Put the normalization before an encoder of normalized images."""
-    if mean is None and std is None:
-        return encoder.module
-    channels = encoder.in_channels or 3
-    for name, given in (("mean", mean), ("std", std)):
-        if given is None or len(given) != channels:
-            raise ValueError(
-                f"{name} must hold one number per channel ({channels}), got {given!r}. Give mean "
-                "and std, or neither."
-            )
-    if encoder.is_published:
+    normalization = Normalization.checked(mean, std, channels)
+    if normalization is not None and encoder.is_published:
         raise ValueError("mean and std must not be given for a published model, which has its own.")
-    if min(std or [1.0]) <= 0:
-        raise ValueError(f"std must be positive, got {std!r}.")
-    return nn.Sequential(v2.Normalize([*(mean or [])], [*(std or [])]), encoder.module).eval()
+    if normalization is None and encoder.weights is not None and encoder.weights.normalization:
+        normalization = Normalization(**encoder.weights.normalization)
+    return EvaluationView(size, "L" if channels == 1 else "RGB", normalization)

@@ -1,5 +1,6 @@
 """Encoders by name or file, for every command that runs one over images."""
 
+import logging
 import re
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +17,8 @@ from weince_lightning.evaluation.saved_run import build_saved_backbone
 from weince_lightning.networks import build_encoder
 from weince_lightning.networks.encoders import ENCODERS
 from weince_lightning.networks.hubs import HUBS, hub_model
+
+_log = logging.getLogger(__name__)
 
 _CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _OF_FILES = re.compile(r"\.(pt|pth|ckpt|safetensors|npy|npz|csv|parquet|ya?ml)$")
@@ -138,6 +141,9 @@ def resolve_encoder(
         if found.startswith(HUBS):
             return _published(found, pretrained)
         if found in ENCODERS:
+            _log.warning(
+                "%s has random weights: none are published. A checkpoint has trained ones.", found
+            )
             module = build_encoder(found, in_channels, image_size)
             return ImageEncoder(module.eval(), in_channels, image_size, None)
         return ImageEncoder(_built_from_class(found).eval(), None, None, None)

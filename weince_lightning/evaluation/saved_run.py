@@ -73,12 +73,12 @@ def build_saved_backbone(checkpoint: Checkpoint) -> nn.Module | None:
     return None if settings is None else _build(nn.Module, settings)[0]
 
 
-def warn_of_normalization(checkpoint: Checkpoint | str, data: LightningDataModule) -> None:
+def warn_of_normalization(checkpoint: Checkpoint | str, data: object) -> None:
     """Say where an encoder that learnt from normalized images is to see images in [0, 1].
 
     Args:
         checkpoint: An open checkpoint; the name of an encoder, which prepares its images, passes.
-        data: What the encoder is given.
+        data: What gives the encoder its images, with a ``normalization``.
     """
     if isinstance(checkpoint, str) or getattr(data, "normalization", True) is not None:
         return
