@@ -40,12 +40,12 @@ def far_from_one():
 
 
 def short():
-    """Few dimensions of many: the hardest similarities stop at 1."""
+    """Few dimensions of many: the hardest similarities stop near 1."""
     return uniform(0, 500, filled=7)
 
 
 CASES = {
-    "uniform on the sphere": (lambda: uniform(0), {}, NO_REASON, "as those of random directions"),
+    "uniform on the sphere": (lambda: uniform(0), {}, NO_REASON, "no earlier than those of random"),
     "too few": (lambda: uniform(0, 50), {}, CANNOT_TELL, "50 rows are too few"),
     "near copies": (lambda: around(uniform(0, 200), 3, 0.01), {}, CANNOT_TELL, "nearly copies"),
     "shorter than untrained": (
@@ -57,16 +57,16 @@ CASES = {
         short, {"against": lambda: uniform(1, 500, filled=7)}, NO_REASON, "training has not made",
     ),
     "short, at a low temperature": (short, {"temperature": 0.02}, NO_REASON, "change little"),
-    "equal rows": (twice_written, {}, NO_REASON, "as those of random directions"),
+    "equal rows": (twice_written, {}, NO_REASON, "no earlier than those of random"),
     "collapsed": (lambda: 1 + 0.001 * uniform(0), {}, CANNOT_TELL, "collapsed encoder"),
-    "classes of two": (lambda: around(uniform(0, 300), 2, 0.5), {}, NO_REASON, "more slowly"),
+    "classes of two": (lambda: around(uniform(0, 300), 2, 0.5), {}, NO_REASON, "stop no earlier"),
     "classes of forty": (
         lambda: around(uniform(0, 10), 40, 0.2), {}, CANNOT_TELL, "may or may not",
     ),
     "few dimensions in all": (
-        lambda: uniform(0, 2000, 6), {}, NO_REASON, "as those of random directions",
+        lambda: uniform(0, 2000, 6), {}, NO_REASON, "no earlier than those of random",
     ),
-    "far from 1": (far_from_one, {}, NO_REASON, "stop at a similarity of 0."),
+    "far from 1": (far_from_one, {}, NO_REASON, "stop early, at a similarity of 0."),
     "in the plane": (lambda: uniform(0, 600, 2), {}, CANNOT_TELL, "copies"),
 }  # fmt: skip
 

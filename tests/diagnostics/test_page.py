@@ -88,7 +88,7 @@ def test_the_verdict_comes_first_and_whole(outline):
 
 def test_sections_follow_each_other_and_no_heading_is_skipped(outline):
     assert outline.texts["h2"] == [
-        "Do the hardest negatives stop at a limit?", *SECTIONS, "What it rests on", "Numbers",
+        "Do the hardest negatives stop early?", *SECTIONS, "What it rests on", "Numbers",
         "How it was computed",
     ]  # fmt: skip
     levels = [int(tag[1]) for tag, _ in outline.elements if re.fullmatch("h[1-6]", tag)]

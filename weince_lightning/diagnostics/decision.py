@@ -19,12 +19,12 @@ is none so far, and while there is none nothing is "worth trying". New evidence 
 
 MIN_EXCEEDANCES = 500
 """Fewest similarities above the threshold: with fewer an interval of the shape is wider than the
-differences in ``docs/results/tails`` (±0.1 in simulations of 320 uniform directions)."""
+differences in ``docs/results/tails`` (about ±0.13 for 320 simulated uniform directions)."""
 MOST_COPIES = 0.001
 """Largest share of near copies among those similarities: from there on copies in simulated uniform
 directions shift the shape by more than ``MARGIN``."""
 NEAR_COPY = 0.999
-"""Similarity from which two rows are nearly copies, as in single precision with noise of 2 %."""
+"""Similarity from which two rows are nearly copies: noise of 4 % of the length of a row."""
 MARGIN = 0.1
 """How much shorter than another a tail must be to matter: the mildest short tail of
 ``docs/results/tails``, that of the EfficientNet, is 0.09 below uniform directions."""
@@ -78,13 +78,16 @@ def decide(diagnosis: Diagnosis, source: str = "SOURCE") -> Decision:
     nulls = [_compare(fit, null.xi_range, null.xi) for null in diagnosis.nulls.values()]
     if "not shorter" in nulls:
         return _no_reason(
-            "the hardest negatives thin out as those of random directions do, or more slowly, and "
-            "WEINCE is made for ones that stop at a limit",
+            "the hardest negatives stop no earlier than those of random directions, and WEINCE is "
+            "made for ones that do",
             diagnosis,
             source,
         )
     if not nulls or "unclear" in nulls:
-        return _more_rows("the hardest negatives may or may not stop at a limit", source)
+        return _more_rows(
+            "the hardest negatives may or may not stop earlier than those of random directions",
+            source,
+        )
     if diagnosis.goodness is not None and diagnosis.goodness.p_value < REJECTED:
         return Decision(
             "cannot tell",
@@ -95,15 +98,15 @@ def decide(diagnosis: Diagnosis, source: str = "SOURCE") -> Decision:
         )
     if fit.endpoint is not None and fit.endpoint < NEAR_ONE:
         return _no_reason(
-            f"the hardest negatives stop at a similarity of {fit.endpoint:.2f}, and so far below 1 "
-            "WEINCE does no more than a lower temperature of InfoNCE",
+            f"the hardest negatives stop early, at a similarity of {fit.endpoint:.2f}, and so far "
+            "below 1 WEINCE does no more than a lower temperature of InfoNCE",
             diagnosis,
             source,
         )
     if against is None:
         return Decision(
             "cannot tell",
-            "the hardest negatives stop at a limit, as WEINCE assumes, but those of an untrained "
+            "the hardest negatives stop early, as WEINCE assumes, but those of an untrained "
             "encoder often do so too",
             _command(source, _second(diagnosis)),
             "compares with the same encoder before training"
@@ -120,19 +123,19 @@ def _against(fit: ThresholdFit, against: Diagnosis, diagnosis: Diagnosis, source
         order = _compare(fit, other.xi_interval or (other.xi, other.xi), other.xi)
     if order == "unclear":
         return _more_rows(
-            "the hardest negatives stop at a limit, but perhaps no earlier than those of the "
-            "second encoder",
+            "the hardest negatives stop early, but perhaps no earlier than those of the second "
+            "encoder",
             source,
             option=_second(diagnosis),
         )
     if order == "not shorter":
         return _no_reason(
-            "the hardest negatives stop at a limit, but those of the second encoder do so as well: "
+            "the hardest negatives stop early, but those of the second encoder do so as well: "
             "training has not made it",
             diagnosis,
             source,
         )
-    stop = "the hardest negatives stop at a limit, and earlier than those of the second encoder"
+    stop = "the hardest negatives stop early, and earlier than those of the second encoder"
     compare = ("weince sweep sweeps/digits --dry-run", "shows how both losses are compared fairly")
     if SUPPORTED_BY:
         results = ", ".join(SUPPORTED_BY)

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+import numpy as np
+
 from weince_lightning.diagnostics.decision import (
     NEAR_COPY,
     NEAR_ONE,
@@ -12,6 +14,7 @@ from weince_lightning.diagnostics.decision import (
     hardest_shares,
 )
 from weince_lightning.diagnostics.diagnosis import Diagnosis
+from weince_lightning.diagnostics.embeddings import UNKNOWN
 from weince_lightning.diagnostics.tables import name_null, possible_end, span
 
 FEW = 0.5
@@ -188,12 +191,17 @@ def _copies(diagnosis: Diagnosis) -> str:
 
 
 def _ids(diagnosis: Diagnosis) -> str:
-    if diagnosis.embeddings.ids is None:
+    ids = diagnosis.embeddings.ids
+    if ids is None:
+        return ""
+    unknown = int((np.asarray(ids) == UNKNOWN).sum())
+    if unknown == diagnosis.embeddings.num_samples:
         return ""
     return (
         f"By their ids the {diagnosis.embeddings.num_samples:,} samples show "
-        f"{int(diagnosis.census.labels.max()) + 1:,} different things; samples of one are not "
-        "counted as negatives of each other."
+        f"{int(diagnosis.census.labels.max()) + 1:,} different things"
+        + (f", each of {unknown:,} unknown ones counted as one" if unknown else "")
+        + "; samples of one are not counted as negatives of each other."
     )
 
 

@@ -1,4 +1,4 @@
-"""The figure of the answer: do the hardest negatives stop at a limit, and whose do so as well?"""
+"""The figure of the answer: do the hardest negatives stop early, and whose do so as well?"""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -64,10 +64,10 @@ def draw_hardest(diagnosis: Diagnosis) -> Picture | None:
         )
     return Picture(
         title=f"The hardest {part_above(diagnosis.threshold):.2g} % of all pairs of negatives",
-        question="Do the hardest negatives stop at a limit?",
+        question="Do the hardest negatives stop early?",
         caption=(
-            "A curve that drops to the left of the shaded band stops at a limit, which is what "
-            "WEINCE is made for; one in the band, or to its right, does not."
+            "A curve that drops to the left of the shaded band stops earlier than random "
+            "directions would, which WEINCE is made for; one in the band or right of it does not."
         ),
         alt=f"How the most similar pairs of negatives fall off: {points}{beside}.",
         plot=plot,
