@@ -91,6 +91,8 @@ def test_tables_without_names_or_with_classes_in_words_are_read(rows):
                                             for i, row in enumerate(rows))])  # fmt: skip
     assert np.allclose(read("plain.csv").first, rows)
     assert np.allclose(read("numbered.csv").first, rows)
+    write_text("paths.csv", [f"{i}.png,{line}" for i, line in enumerate(plain)])
+    assert np.allclose(read("paths.csv").first, rows)
     words = read("words.csv")
     assert np.allclose(words.first, rows[:, :2])
     assert words.ids.tolist() == [1, *[-1] * 19]

@@ -33,7 +33,7 @@ _TABLES = (".csv", ".parquet")
 _TENSORS = (".pt", ".pth", ".safetensors")
 FIRST = ("embeddings", "features", "z0", "first")
 SECOND = ("positives", "z1", "second")
-IDS = ("ids", "labels", "label")
+IDS = ("ids", "labels", "label", "id")
 PAIRS = "pairs"
 _PLACE = re.compile(r"(arr_|array )\d+")
 """Names of what has none: NumPy's in a ``.npz`` file, and those of the places in a list."""

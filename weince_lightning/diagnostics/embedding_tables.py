@@ -5,6 +5,7 @@ array; so is a column of lists. Text, such as paths, is kept only where it names
 """
 
 import csv
+import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -47,7 +48,12 @@ def read_csv(path: Path, known: Sequence[str]) -> dict[str, NDArray[Any]]:
         raise ValueError(f"{path} must hold a table, got an empty file.")
     head = [name.strip() for name in rows[0]]
     numbers = [_number(cell) for cell in head]
-    if None in numbers or numbers == list(range(len(head))):
+    # Names may be whole numbers, such as those of pandas, but no fractions.
+    has_fractions = any(
+        number is not None and math.isfinite(number) and number % 1 for number in numbers
+    )
+    is_counted = numbers == list(range(len(head)))
+    if is_counted or (None in numbers and not has_fractions):
         del rows[0]
     else:
         head = [str(place) for place in range(len(head))]

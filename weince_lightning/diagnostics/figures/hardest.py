@@ -67,7 +67,7 @@ def draw_hardest(diagnosis: Diagnosis) -> Picture | None:
         question="Do the hardest negatives stop early?",
         caption=(
             "A curve that drops to the left of the shaded band stops earlier than random "
-            "directions would, which WEINCE is made for; one in the band or to its right does not."
+            "directions would, which WEINCE is made for; one in the band or right of it does not."
         ),
         alt=f"How the most similar pairs of negatives fall off: {points}{beside}.",
         plot=plot,
