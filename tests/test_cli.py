@@ -228,7 +228,7 @@ def test_help_names_every_packaged_configuration_and_a_first_command(capsys):
         ("trainer: {max_epoch: 8}", "'trainer.max_epoch'. Did you mean 'trainer.max_epochs'?"),
         ("modle: {depth: 1}", "there is no option 'modle.depth'. Did you mean 'model'?"),
         ("model: {loss: {class_path: weince_lightning.WEINCELoss, init_args: {mix: logit}}}",
-         "mix: Expected a typing.Literal['logits', 'losses']. Got value: logit"),
+         "mix must be one of 'logits', 'losses', got 'logit'."),
         ("model: {loss: {class_path: weince_lightning.WEINCELoss, init_args: {gate: 2.0}}}",
          "gate must be"),
         ("data: {dataset: digit}", "Did you mean 'digits'?"),

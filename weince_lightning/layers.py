@@ -66,7 +66,7 @@ def find_packaged(name: str, place: str) -> Path:
             f"It is a sweep: weince sweep {wanted}."
         )
     raise YAMLFileError(
-        f"{place} must name a YAML file or a packaged configuration, got {name!r}. "
+        f"{place} must name a YAML file or a packaged configuration, got {name!r}: no such file. "
         f"The nearest packaged one is {nearest_words(wanted, known, cutoff=0)[0]!r}."
     )
 

@@ -240,7 +240,7 @@ def test_a_run_that_fails_or_is_killed_fails_alone_and_is_named(work, sweep):
     ("content", "message"),
     [
         (with_arm(layers=["loss/infonc"]), "nearest packaged one is 'loss/infonce'"),
-        (one_run(options={"trainer.maxepochs": 1}), "unrecognized arguments: --trainer.maxep"),
+        (one_run(options={"trainer.maxepochs": 1}), "there is no option --trainer.maxepochs. Did"),
         (one_run(options={"trainer.max_epochs": "many"}), "trainer.max_epochs"),
         (one_run(options={"trainer.callbacks": [TAILS, {**LAST, "init_args": {"monitor": "x"}}]}),
          "ModelCheckpoint without monitor"),

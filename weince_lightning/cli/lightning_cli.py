@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
@@ -16,6 +17,7 @@ from weince_lightning.callbacks.monitored_metrics import MonitoredMetrics
 from weince_lightning.callbacks.run_end import why_no_success
 from weince_lightning.checkpoints import check_checkpoint, open_checkpoint
 from weince_lightning.checkpoints.saving import save_atomically
+from weince_lightning.checks import check_integer
 from weince_lightning.cli.arguments import checkpoint_argument
 from weince_lightning.cli.checkpoint_config import (
     open_given_checkpoint,
@@ -26,6 +28,8 @@ from weince_lightning.cli.checkpoint_config import (
 from weince_lightning.cli.messages import evaluation_report, fit_report, interruption_report, say
 from weince_lightning.cli.parser import ConciseParser, raised_in, refusals_reported
 from weince_lightning.cli.run_files import SaveRunConfig, shown
+from weince_lightning.cli.trainer_checks import check_trainer
+from weince_lightning.cli.wording import in_words_of_options
 from weince_lightning.module.mismatch import CheckpointMismatchError
 
 _PACKAGE = "weince_lightning."
@@ -106,6 +110,14 @@ class WeinceCLI(LightningCLI):
         if self.config.subcommand == "fit" and checkpoint is not None:
             refuse_finished(checkpoint, arguments.trainer)
 
+    def _set_seed(self) -> None:
+        """Refuse a seed that NumPy would."""
+        seed = self.config[self.config.subcommand].seed_everything
+        with refusals_reported(self._parser(self.config.subcommand)):
+            if seed is not None and not isinstance(seed, bool):
+                check_integer("seed_everything", seed, at_least=0, at_most=2**32 - 1)
+        super()._set_seed()
+
     def before_instantiate_classes(self) -> None:
         """Keep all but fit from starting a log of their own, and predict to one process."""
         # A resumed run has a folder of its own, and a record of its own of the best checkpoint, as
@@ -121,7 +133,8 @@ class WeinceCLI(LightningCLI):
 
     def instantiate_classes(self) -> None:
         """Build model, data and trainer; values that a class refuses are errors of the user."""
-        with refusals_reported(self.parser):
+        with refusals_reported(self._parser(self.subcommand)):
+            check_trainer(self.config[self.config.subcommand].trainer)
             super().instantiate_classes()
         self.trainer.callbacks += [MonitoredMetrics(), self._interrupt]  # type: ignore[attr-defined]
         if getattr(self.datamodule, "dataset", None) == "digits":
@@ -138,7 +151,7 @@ class WeinceCLI(LightningCLI):
         try:
             self.trainer.fit(**arguments)
         except (Exception, SystemExit) as error:
-            _refuse(error)
+            self._refuse(error)
             if self._interrupt.signum is None:
                 raise
             if not self.trainer.is_global_zero:
@@ -188,20 +201,30 @@ class WeinceCLI(LightningCLI):
         try:
             return getattr(self.trainer, subcommand)(**arguments)
         except Exception as error:
-            _refuse(error)
+            self._refuse(error)
             raise
 
+    def _refuse(self, error: BaseException) -> None:
+        """End with one line where the message says it all.
 
-def _refuse(error: BaseException) -> None:
-    """End with one line where the message says it all.
+        That is so where a checkpoint does not fit the model, of what this package itself refuses,
+        and of settings that Lightning refuses once it knows the data.
+        """
+        text = in_words_of_options(" ".join(str(error).split()), _keys(self.parser))
+        place = raised_in(error)
+        is_value = isinstance(error, ValueError) and place.startswith("lightning.")
+        if is_value or isinstance(error, MisconfigurationException):
+            self._parser(self.subcommand).error(text)
+        is_mismatch = isinstance(error, CheckpointMismatchError)
+        is_ours = isinstance(error, (OSError, ValueError, TypeError)) and place.startswith(_PACKAGE)
+        if is_mismatch or is_ours or text.startswith("Error(s) in loading state_"):
+            raise SystemExit(f"weince: error: {text}") from None
 
-    That is so where a checkpoint does not fit the model, and of what this package itself refuses.
-    """
-    text = str(error)
-    is_mismatch = isinstance(error, CheckpointMismatchError)
-    is_ours = isinstance(error, (ValueError, TypeError)) and raised_in(error).startswith(_PACKAGE)
-    if is_mismatch or is_ours or text.startswith("Error(s) in loading state_"):
-        raise SystemExit(f"weince: error: {' '.join(text.split())}") from None
+
+def _keys(parser: Any) -> list[str]:
+    """The settings that a parser has read, as options name them."""
+    keys: list[str] = parser.root.keys
+    return keys
 
 
 def _quieten() -> None:
