@@ -228,6 +228,8 @@ def test_a_run_that_fails_or_is_killed_fails_alone_and_is_named(work, sweep):
     status, said = sweep("small.yaml")
     assert status == 1
     assert set(work.results()) == {"Counting/default/seed_7"}
+    assert "Killed/default/seed_7: run 1 of 4, its log is sweeps/small/runs/Killed/" in said
+    assert re.search(r"FAILED Raising/default/seed_7: .*; 2 left, about", said)
     assert "3 of 4 runs failed:" in said
     ending = said.partition("runs failed:")[2]
     assert "Killed/default/seed_7: fit was killed by SIGKILL" in ending
