@@ -102,6 +102,14 @@ def test_validate_as_suggested_repeats_the_numbers_of_fit(finished):
         assert numbers(output)[name] == numbers(finished.output)[name]
 
 
+def test_fit_proposes_what_can_be_done_with_its_checkpoint(finished):
+    proposed = re.findall(r"\n  weince (.*)", finished.output.partition("Next:")[2])
+    commands = [shlex.split(line) for line in proposed]
+    assert [command[0] for command in commands] == ["validate", "evaluate", "diagnose", "export"]
+    named = {word for command in commands for word in command if word.endswith(".ckpt")}
+    assert named == {"runs/digits/version_0/checkpoints/last.ckpt"}
+
+
 def test_a_checkpoint_of_weights_alone_finds_the_configuration_beside_it(finished, capsys):
     checkpoint = torch.load(finished.run / "checkpoints" / "last.ckpt", weights_only=True)
     del checkpoint["weince_lightning"]["config"], checkpoint["callbacks"]

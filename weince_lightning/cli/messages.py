@@ -5,14 +5,19 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 
 from weince_lightning.callbacks.run_end import readable_checkpoint
 from weince_lightning.callbacks.run_files import config_path, log_folder, written_checkpoints
 from weince_lightning.cli.run_files import shown
+from weince_lightning.evaluation.cache import check_labelled
+from weince_lightning.functional.neighbours import NoLabelError
+from weince_lightning.module import ContrastiveModule, SentenceModule
 
 _HEADLINES = {
     "train/loss": "training loss",
@@ -112,12 +117,41 @@ def fit_report(trainer: Trainer, is_resumed: bool = False, is_success: bool = Tr
     rows += [("configuration", shown(config))] if config and config.is_file() else []
     following = []
     if newest and is_success:
-        following.append(f"  weince validate --ckpt_path {shown(newest)}\n")
+        following += [f"  weince {command}\n" for command in _next_commands(trainer, newest)]
     if logs and any(isinstance(logger, TensorBoardLogger) for logger in trainer.loggers):
         following.append(f"  tensorboard --logdir {shown(logs.parent)}\n")
     steps = f"{trainer.current_epoch} epochs, {trainer.global_step} steps"
     text = f"\nTrained for {steps}. Numbers of the last epoch:\n{table(rows)}"
     return text + "".join(["\nNext:\n", *following] if following else [])
+
+
+def _next_commands(trainer: Trainer, checkpoint: Path) -> list[str]:
+    """List what can be done with a checkpoint: what needs labels only where there are some."""
+    path, module = shown(checkpoint), trainer.lightning_module
+    commands = [f"validate --ckpt_path {path}"]
+    if isinstance(module, ContrastiveModule) and not isinstance(module, SentenceModule):
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        train, test = (_has_labels(data, split) for split in ("train", "test"))
+        commands += [f"evaluate {path}"] if train and test else []
+        is_given = is_overridden("test_dataloader", data) and test is not None
+        commands += [f"diagnose {path}"] if is_given else []
+        commands.append(f"export {path} --to backbone.pt")
+    return commands
+
+
+def _has_labels(data: LightningDataModule | None, split: str) -> bool | None:
+    """Whether a split has labels, as far as is known; None if there is no such split."""
+    give = getattr(data, "evaluation_dataloader", None)
+    if not callable(give):
+        return False
+    try:
+        with isolate_rng():
+            check_labelled(split, give(split))
+    except NoLabelError:
+        return False
+    except (ValueError, FileNotFoundError):
+        return None
+    return True
 
 
 def interruption_report(trainer: Trainer, saved: Path | None) -> str:
