@@ -57,7 +57,7 @@ def with_checkpoint_config(arguments: Sequence[str], config: RunSettings | None)
     refuse_built_in_python(
         config.built_in_python, lambda key: _is_set(key, given), "the checkpoint"
     )
-    _tell(f"weince: using the settings in {config.source}.")
+    tell(f"weince: using the settings in {config.source}.")
     return [command, "-c", yaml.safe_dump(config.settings, sort_keys=False), *rest]
 
 
@@ -85,7 +85,7 @@ def refuse_built_in_python(
 def report_overrides(saved: Mapping[str, Any], final: Mapping[str, Any]) -> None:
     """Say on standard error, a line each, which settings of a checkpoint do not hold."""
     for key, was, now in _differences(saved, final, ""):
-        _tell(f"{key}: {_shown(now)} instead of the checkpoint's {_shown(was)}")
+        tell(f"{key}: {_shown(now)} instead of the checkpoint's {_shown(was)}")
 
 
 def refuse_finished(checkpoint: Checkpoint, limits: Any) -> None:
@@ -152,5 +152,6 @@ def _shown(value: Any) -> str:
 
 
 @rank_zero_only
-def _tell(line: str) -> None:
+def tell(line: str) -> None:
+    """Write a line to standard error, in the main process."""
     sys.stderr.write(f"{line}\n")

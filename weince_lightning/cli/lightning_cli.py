@@ -15,6 +15,7 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 from weince_lightning.callbacks.interrupt import InterruptCheckpoint
 from weince_lightning.callbacks.monitored_metrics import MonitoredMetrics
 from weince_lightning.callbacks.run_end import why_no_success
+from weince_lightning.callbacks.run_files import log_folder
 from weince_lightning.checkpoints import check_checkpoint, open_checkpoint
 from weince_lightning.checkpoints.saving import save_atomically
 from weince_lightning.checks import check_integer
@@ -23,10 +24,12 @@ from weince_lightning.cli.checkpoint_config import (
     open_given_checkpoint,
     refuse_finished,
     report_overrides,
+    tell,
     with_checkpoint_config,
 )
 from weince_lightning.cli.messages import evaluation_report, fit_report, interruption_report, say
 from weince_lightning.cli.parser import ConciseParser, raised_in, refusals_reported
+from weince_lightning.cli.resumed_logs import keep_rows, versions_given, why_new_logs
 from weince_lightning.cli.run_files import SaveRunConfig, shown
 from weince_lightning.cli.trainer_checks import check_trainer
 from weince_lightning.cli.wording import in_words_of_options
@@ -49,6 +52,8 @@ class WeinceCLI(LightningCLI):
     def __init__(self, args: list[str]) -> None:
         self._arguments = args
         self._interrupt = InterruptCheckpoint()
+        # Why a training that is resumed has logs of its own; None if it has those of its run.
+        self._new_logs: str | None = "its settings are not those of the checkpoint"
         _quieten()
         super().__init__(
             LightningModule,
@@ -91,7 +96,13 @@ class WeinceCLI(LightningCLI):
         self.config = parser.parse_args(with_checkpoint_config(self._arguments, saved))
         if saved is not None:
             final = yaml.safe_load(parser.dump(self.config, skip_unset=False))
-            report_overrides(saved.settings, final[self.config.subcommand])
+            final = final[self.config.subcommand]
+            report_overrides(saved.settings, final)
+            if self.config.subcommand == "fit" and self._checkpoint is not None:
+                loggers = [
+                    (each.get("trainer") or {}).get("logger") for each in (final, saved.settings)
+                ]
+                self._new_logs = why_new_logs(self._checkpoint, *loggers)
 
     def _parse_ckpt_path(self) -> None:
         """Refuse a damaged checkpoint at once, and leave the configuration as it is.
@@ -120,9 +131,11 @@ class WeinceCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         """Keep all but fit from starting a log of their own, and predict to one process."""
-        # A resumed run has a folder of its own, and a record of its own of the best checkpoint, as
-        # its report says; evaluation has no use for either.
+        # A resumed run may have a folder of its own, and a record of its own of the best
+        # checkpoint, as its report says; evaluation has no use for either.
         warnings.filterwarnings("ignore", message="The dirpath has changed")
+        if self._checkpoint is not None:
+            warnings.filterwarnings("ignore", message="Checkpoint directory .* is not empty")
         if self.subcommand == "fit":
             return
         trainer = self.config[self.subcommand].trainer
@@ -135,7 +148,11 @@ class WeinceCLI(LightningCLI):
         """Build model, data and trainer; values that a class refuses are errors of the user."""
         with refusals_reported(self._parser(self.subcommand)):
             check_trainer(self.config[self.config.subcommand].trainer)
-            super().instantiate_classes()
+            versions = (
+                [] if self._new_logs or not self._checkpoint else self._checkpoint.logs["versions"]
+            )
+            with versions_given(self.config[self.subcommand].trainer.logger, versions):
+                super().instantiate_classes()
         self.trainer.callbacks += [MonitoredMetrics(), self._interrupt]  # type: ignore[attr-defined]
         if getattr(self.datamodule, "dataset", None) == "digits":
             # Half a second of work per epoch: processes to share it would cost more.
@@ -145,9 +162,16 @@ class WeinceCLI(LightningCLI):
             # A logger takes the next free version when first asked: asked now, before any of them
             # makes its folder, all that share a folder agree.
             _ = logger.version
+        folder = log_folder(self.trainer)
+        if self.subcommand == "fit" and self._checkpoint and self._new_logs and folder:
+            tell(f"weince: {self._new_logs}: the training goes on in {shown(folder)}.")
 
     def fit(self, **arguments: Any) -> None:
         """Train, then report; what came to no use ends with status 1."""
+        before = self._checkpoint.progress if self._checkpoint else None
+        if before and self.trainer.is_global_zero:
+            for logger in self.trainer.loggers:
+                keep_rows(logger, before.steps)
         try:
             self.trainer.fit(**arguments)
         except (Exception, SystemExit) as error:
@@ -159,11 +183,10 @@ class WeinceCLI(LightningCLI):
                 raise SystemExit(0) from None
             say(interruption_report(self.trainer, self._interrupt.path))
             raise SystemExit(128 + self._interrupt.signum) from None
-        before = self._checkpoint.progress if self._checkpoint else None
         fault = why_no_success(self.trainer, before.steps if before else 0)
         if self.trainer.is_global_zero:
-            is_resumed = arguments.get("ckpt_path") is not None
-            say(fit_report(self.trainer, is_resumed, is_success=fault is None))
+            is_new = arguments.get("ckpt_path") is not None and self._new_logs is not None
+            say(fit_report(self.trainer, is_new, is_success=fault is None))
             if fault:
                 raise SystemExit(f"weince: error: {fault}")
 

@@ -72,7 +72,7 @@ def table(rows: Iterable[Sequence[str]]) -> str:
     return "".join(f"  {line.rstrip()}\n" for line in lines)
 
 
-def checkpoints(trainer: Trainer, is_resumed: bool = False) -> list[tuple[str, str]]:
+def checkpoints(trainer: Trainer, has_new_logs: bool = False) -> list[tuple[str, str]]:
     """Name the checkpoints of a run that are there, and what each is best at."""
     rows = []
     written = written_checkpoints(trainer)
@@ -84,8 +84,8 @@ def checkpoints(trainer: Trainer, is_resumed: bool = False) -> list[tuple[str, s
         if callback.monitor is None and is_of_run:
             rows.append((_age(path, trainer.global_step), shown(path)))
         elif is_of_run or (score is not None and Path(path).exists()):
-            # Where a run goes on in the same folder, the best may be from before the resume.
-            since = " since the resume" if is_resumed and is_of_run else ""
+            # Where a run goes on in its own folder, the best may be from before the resume.
+            since = " since the resume" if has_new_logs and is_of_run else ""
             value = "" if score is None else f" ({score:.4f})"
             rows.append((f"checkpoint of the best {callback.monitor}{since}{value}", shown(path)))
     return rows
@@ -99,7 +99,7 @@ def _age(path: str, steps: int) -> str:
     return f"newest checkpoint, of step {progress.steps} of {steps}"
 
 
-def fit_report(trainer: Trainer, is_resumed: bool = False, is_success: bool = True) -> str:
+def fit_report(trainer: Trainer, has_new_logs: bool = False, is_success: bool = True) -> str:
     """Describe a finished training run, and the command that comes next."""
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
         works = "The trial run works" if is_success else "The trial run is over"
@@ -109,7 +109,7 @@ def fit_report(trainer: Trainer, is_resumed: bool = False, is_success: bool = Tr
     config = config_path(trainer)
     rows = headlines(trainer.callback_metrics)
     # Of weights that are not finite none is the best; the error names those to go on from.
-    named = checkpoints(trainer, is_resumed) if is_success else []
+    named = checkpoints(trainer, has_new_logs) if is_success else []
     rows += named
     if is_success and trainer.checkpoint_callbacks and not newest and not named:
         rows.append(("checkpoint", "none: the run ended before the first was due"))
