@@ -93,7 +93,8 @@ def keep_rows(logger: Logger, steps: int) -> None:
     path = Path(logger.log_dir) / "metrics.csv"
     kept = path.with_name("metrics.kept.csv")
     if path.is_file():
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        with path.open(encoding="utf-8") as file:
+            lines = [*file]
         # A process killed while writing leaves a line that does not end.
         reader = csv.DictReader(line for line in lines if line.endswith("\n"))
         rows = [row for row in reader if int(row["step"]) <= steps]
