@@ -139,6 +139,12 @@ class VisionData(SeededData):
         if self.download and self._table_row.torchvision_class is not None:
             self._table_row.torchvision_class(self.data_dir, download=True)
 
+    def setup(self, stage: str) -> None:
+        """Read the images of a training: what is missing is told before anything else is done."""
+        super().setup(stage)
+        if stage == "fit":
+            self._read(self._table_row.pretraining_split)
+
     def train_dataloader(self) -> DataLoader[Any]:
         """Random pairs of views in random order.
 

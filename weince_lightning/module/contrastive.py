@@ -16,6 +16,7 @@ from weince_lightning.module.compiling import compile_for_training, run_plainly
 from weince_lightning.module.fit_checks import (
     warn_of_accumulated_batches,
     warn_of_local_batch_norm,
+    warn_of_missing_tail,
 )
 from weince_lightning.module.micro_batches import encode_in_micro_batches
 from weince_lightning.module.optimizers import (
@@ -242,6 +243,7 @@ class ContrastiveModule(RebuildableModule):
         A new epoch, in contrast, needs what the start of its loader has drawn. A backbone that is
         to be compiled is so from here on.
         """
+        warn_of_missing_tail(self.trainer, self.loss)
         if self._resumed_states and self.trainer.fit_loop.restarting:
             restore_random_states(self._resumed_states, self.trainer.strategy.root_device)
         self._resumed_states = {}
