@@ -19,6 +19,7 @@ def refused(capsys, folder, *arguments):
     said = capsys.readouterr().err
     assert caught.value.code == 2
     assert "Traceback" not in said
+    assert "digits.yaml" not in said
     (error,) = [line for line in said.splitlines() if "error:" in line]
     for line in said.splitlines():
         assert not line.startswith("All options") or f"weince {arguments[0]} --help" in line
@@ -41,6 +42,8 @@ def refused(capsys, folder, *arguments):
         (["--seed_everything=-1"], "--seed_everything must be at least 0"),
         (["--trainer.check_val_every_n_epoch=0"], "must be at least 1, got 0."),
         (["--trainer.val_check_interval=99"], "--trainer.val_check_interval (99) must be less"),
+        (["-c=digits", "-c=trainer: 5"], "settings, each by its name, got 5."),
+        (["--trainer=5"], "--trainer must be a file of settings, got '5'."),
         (["digits"], "options must begin with --, got 'digits'"),
         (["-c"], "-c must be followed by a YAML file"),
         (["-c=nothere.yaml"], "got 'nothere.yaml': no such file. The nearest packaged one is"),
@@ -93,5 +96,6 @@ def test_other_commands_name_the_option_and_the_mend(arguments, message, tmp_pat
 
 
 def test_hints_are_in_the_words_of_the_caller(tmp_path, capsys):
-    said = refusal(capsys, tmp_path, "fit", "--data.dataset=cifar10", "--trainer.logger=false")
+    options = ("--data.dataset=cifar10", "--model.backbone=convnet", "--trainer.logger=false")
+    said = refusal(capsys, tmp_path, "fit", *options)
     assert "Set --data.download true, or" in said

@@ -273,6 +273,7 @@ def test_only_the_newest_checkpoint_in_its_folder_goes_on_in_the_logs_of_its_run
     assert "does not say" in refusal_of_logs(finished.with_name("old.ckpt"))
 
 
+@pytest.mark.slow
 def test_another_checkpoint_starts_a_new_version_and_says_so(finished, capsys):
     shutil.copy(finished, "elsewhere.ckpt")
     before = Path("runs/digits/version_0/metrics.csv").read_bytes()

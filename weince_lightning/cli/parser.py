@@ -26,6 +26,7 @@ _UNKNOWN_ARGUMENT = re.compile(
 )
 _UNKNOWN_OPTION = re.compile(r"does not accept option '([^']+)'")
 _WRONG_VALUE = re.compile(r'Parser key "([^"]+)":\s+Expected a ([^\n]+?)\.? Got value: ([^\n]+)')
+_NO_GROUP = re.compile(r"""Parser key "([^"]+)":\s+Unable to load config ['"](.*)['"]""")
 _NESTED = re.compile(r"NestedArg\(key='([^']+)'")
 
 
@@ -120,7 +121,7 @@ class ConciseParser(LightningArgumentParser):
         named = _Given(_with_defaults(parser, merged(self.root._layers)), self.root._options)
         problem = _essence(message, parser._option_string_actions, named)
         place = "" if problem.key is None else self._place(problem.key)
-        sys.stderr.write(f"{program}: error: {problem.text}{place}\n")
+        sys.stderr.write(f"{program}: error: {' '.join(problem.text.split())}{place}\n")
         sys.stderr.write(f"All options: {program} --help\n")
         self.exit(2)
 
@@ -133,8 +134,8 @@ class ConciseParser(LightningArgumentParser):
             return ""
         for layer in reversed(root._layers):
             for name, line in layer.lines.items():
-                if f".{name}".replace(".init_args", "").endswith(key) and layer.source is not None:
-                    return f" See {layer.source}, line {line}."
+                if f".{name}".replace(".init_args", "").endswith(key):
+                    return f" See {layer.source}, line {line}." if layer.source else ""
         return ""
 
 
@@ -213,8 +214,9 @@ def _essence(message: str, options: Iterable[str], given: _Given) -> _Problem:
         key, types, value = wrong[-1]
         one_of = "one of " if "," in types else ""
         return _Problem(f"{key} must be {one_of}{_in_words(types)}, got {value!r}.", key)
-    if number := re.match(r"Key must be a string, got: (\S+)\.$", message):
-        return _Problem(f"keys must be words, got {number[1]}. Quote it.", number[1])
+    if group := _NO_GROUP.match(message):
+        key, value = group.groups()
+        return _Problem(f"--{key} must be a file of settings, got {value!r}.", key)
     first = re.match(r"--([\w.]+) must ", message)
     return _innermost(message, given) or _Problem(message, first and first[1])
 
