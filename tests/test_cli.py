@@ -102,6 +102,14 @@ def test_validate_as_suggested_repeats_the_numbers_of_fit(finished):
         assert numbers(output)[name] == numbers(finished.output)[name]
 
 
+def test_fit_proposes_what_can_be_done_with_its_checkpoint(finished):
+    proposed = re.findall(r"\n  weince (.*)", finished.output.partition("Next:")[2])
+    commands = [shlex.split(line) for line in proposed]
+    assert [command[0] for command in commands] == ["validate", "evaluate", "diagnose", "export"]
+    named = {word for command in commands for word in command if word.endswith(".ckpt")}
+    assert named == {"runs/digits/version_0/checkpoints/last.ckpt"}
+
+
 def test_a_checkpoint_of_weights_alone_finds_the_configuration_beside_it(finished, capsys):
     checkpoint = torch.load(finished.run / "checkpoints" / "last.ckpt", weights_only=True)
     del checkpoint["weince_lightning"]["config"], checkpoint["callbacks"]
@@ -228,7 +236,7 @@ def test_help_names_every_packaged_configuration_and_a_first_command(capsys):
         ("trainer: {max_epoch: 8}", "'trainer.max_epoch'. Did you mean 'trainer.max_epochs'?"),
         ("modle: {depth: 1}", "there is no option 'modle.depth'. Did you mean 'model'?"),
         ("model: {loss: {class_path: weince_lightning.WEINCELoss, init_args: {mix: logit}}}",
-         "mix: Expected a typing.Literal['logits', 'losses']. Got value: logit"),
+         "mix must be one of 'logits', 'losses', got 'logit'."),
         ("model: {loss: {class_path: weince_lightning.WEINCELoss, init_args: {gate: 2.0}}}",
          "gate must be"),
         ("data: {dataset: digit}", "Did you mean 'digits'?"),

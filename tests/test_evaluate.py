@@ -527,7 +527,7 @@ def test_a_changed_label_of_the_packaged_data_is_known():
         [
             (("--linear.epochs=0",), "linear.epochs must be at least 1, got 0."),
             (("--linear.epoch=3",), "Did you mean 'epochs'?"),
-            (("--knn.k=two",), "k: Expected a <class 'int'>. Got value: two"),
+            (("--knn.k=two",), "k must be int, got 'two'."),
             (("--data.dataset=digit",), "dataset must be one of digits"),
             (("--linear=null", "--knn=null"), "linear and knn must not both be null"),
             (("--device=tpu",), "device"),

@@ -408,6 +408,11 @@ def test_missing_data_say_what_was_looked_for_where_and_how_to_get_it(tmp_path, 
     assert str(caught.value).endswith(DATASETS[name].how_to_get)
 
 
+def test_absent_images_are_told_before_a_training_begins(tmp_path):
+    with pytest.raises(MissingDataError, match="must hold data_batch_1"):
+        VisionData("cifar10", tmp_path).setup("fit")
+
+
 def test_classes_of_an_absent_image_folder_cannot_be_counted(tmp_path):
     data = VisionData("image_folder", tmp_path)
     with pytest.raises(MissingDataError, match="must hold train, got no such file"):

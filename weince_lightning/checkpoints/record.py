@@ -85,6 +85,12 @@ class Checkpoint:
         return name
 
     @property
+    def logs(self) -> Mapping[str, Any]:
+        """``versions`` of the loggers and ``folders`` of the run; empty if it does not say."""
+        found = self._own.get("logs")
+        return found if isinstance(found, Mapping) else {}
+
+    @property
     def hyper_parameters(self) -> Mapping[str, Any]:
         """The arguments with which the module can be built again."""
         return self._mapping(HYPER_PARAMETERS)
@@ -237,7 +243,8 @@ def note_in_checkpoint(checkpoint: MutableMapping[str, Any], **notes: Any) -> No
     Args:
         checkpoint: Its content.
         **notes: Plain values: ``model`` and ``data``, import paths of classes;
-            ``decided_by_subclass``, settings of the module; ``config``, the run's configuration.
+            ``decided_by_subclass``, settings of the module; ``config``, the run's configuration;
+            ``logs``, versions of its loggers and its folders.
     """
     checkpoint.setdefault(_OWN, {}).update(notes)
 

@@ -5,10 +5,11 @@ import re
 import sys
 from collections.abc import Container, Mapping, Sequence
 from itertools import pairwise
-from os.path import isfile
+from os.path import isdir, isfile
 from typing import NoReturn
 
 from weince_lightning.checks import did_you_mean
+from weince_lightning.cli.wording import unknown_option
 from weince_lightning.layers import (
     Layer,
     find_packaged,
@@ -98,7 +99,11 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, and where the help is."""
-        raise UsageError(f"{message}. See {self.prog} --help.")
+        what, colon, given = message.partition("unrecognized arguments: ")
+        if colon and not what:
+            message = unknown_option(given, self._option_string_actions).removesuffix(".")
+        end = "" if message.endswith("?") else "."
+        raise UsageError(f"{message}{end} See {self.prog} --help.")
 
 
 def with_hyphens(arguments: Sequence[str], flags: Container[str]) -> list[str]:
@@ -153,8 +158,12 @@ def find_config(name: str) -> str:
     Raises:
         UsageError: If there is no such file and no such packaged configuration.
     """
+    if not name:
+        raise UsageError("-c must be followed by a YAML file or a packaged configuration.")
     if isfile(name) or not re.fullmatch(r"[\w./~-]*", name):
         return name
+    if isdir(name) and name.removesuffix(".yaml") not in packaged_configs():
+        raise UsageError(f"-c must name a YAML file, got the folder {name!r}. Name a file in it.")
     try:
         return str(find_packaged(name, "-c"))
     except YAMLFileError as error:

@@ -19,6 +19,7 @@ from weince_lightning.cli.encoder_arguments import (
 from weince_lightning.cli.messages import say
 from weince_lightning.cli.parser import ConciseParser
 from weince_lightning.cli.run_files import shown
+from weince_lightning.cli.wording import in_words_of_options
 from weince_lightning.diagnostics import Diagnosis, diagnose, diagnose_encoder, pronounce
 from weince_lightning.diagnostics.embedding_files import (
     NO_IDS,
@@ -98,7 +99,7 @@ def diagnose_source(arguments: Sequence[str]) -> None:
         found, folder = _diagnose(parser, source, given)
         page = write_report(found, folder, source)
     except EXPECTED as error:
-        text = in_words_of_command(error, _ARGUMENTS)
+        text = in_words_of_options(in_words_of_command(error, _ARGUMENTS), parser.keys)
         raise UsageError(text if source in text else f"{source}: {text}") from error
     except KeyboardInterrupt:
         sys.stderr.write("\nweince: interrupted; nothing was written.\n")

@@ -22,6 +22,7 @@ from weince_lightning.cli.encoder_arguments import (
 from weince_lightning.cli.messages import say, table
 from weince_lightning.cli.parser import ConciseParser, refusals_reported
 from weince_lightning.cli.run_files import shown
+from weince_lightning.cli.wording import in_words_of_options
 from weince_lightning.evaluation import KNNSettings, LinearSettings, evaluate_checkpoint
 from weince_lightning.evaluation.cache import results_file
 from weince_lightning.evaluation.encoders import find_encoder
@@ -79,12 +80,12 @@ def evaluate_checkpoints(arguments: Sequence[str]) -> None:
     jobs = []
     # All arguments are read before the first minute is spent.
     for checkpoint in checkpoints:
-        with _reported(checkpoint, failed):
+        with _reported(checkpoint, failed, parser):
             jobs.append((checkpoint, _job(parser, checkpoint, given)))
     try:
         while jobs:
             checkpoint, evaluate = jobs.pop(0)  # with the images that it loads
-            with _reported(checkpoint, failed):
+            with _reported(checkpoint, failed, parser):
                 say(_report(checkpoint, evaluate()))
     except KeyboardInterrupt:
         sys.stderr.write("\nweince: interrupted; the same command goes on from here.\n")
@@ -170,7 +171,7 @@ def build_parts(config: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def _reported(checkpoint: Path, failed: list[Path]) -> Iterator[None]:
+def _reported(checkpoint: Path, failed: list[Path], parser: ConciseParser) -> Iterator[None]:
     """Name a checkpoint that cannot be evaluated, and let the others be."""
     try:
         yield
@@ -179,7 +180,7 @@ def _reported(checkpoint: Path, failed: list[Path]) -> Iterator[None]:
     except Exception as error:
         if not isinstance(error, EXPECTED):
             traceback.print_exception(error)
-        text = in_words_of_command(error, {})
+        text = in_words_of_options(in_words_of_command(error, {}), parser.keys)
         named = text if str(checkpoint) in text else f"{checkpoint}: {text}"
         sys.stderr.write(f"weince: error: {named}\n")
         failed.append(checkpoint)

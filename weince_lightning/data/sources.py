@@ -114,7 +114,7 @@ def read_tiny_imagenet(data_dir: Path, split: str) -> Images:
         _refuse_missing(folder / "train", empty)
     else:
         _require(folder, ["val/val_annotations.txt", "val/images"])
-        lines = (folder / "val" / "val_annotations.txt").read_text("utf-8-sig").splitlines()
+        lines = (folder / "val" / "val_annotations.txt").read_text("utf-8-sig").strip().split("\n")
         named = [line.split("\t")[:2] for line in lines]
         found = [(str(folder / "val" / "images" / name), classes[wnid]) for name, wnid in named]
         present = {path.name for path in (folder / "val" / "images").iterdir()}

@@ -192,9 +192,11 @@ class VisionData(SeededData):
             self._table_row.torchvision_class(self.data_dir, download=True)
 
     def setup(self, stage: str) -> None:
-        """Draw the seed of a training run, and find files that cannot be read."""
+        """Draw the seed of a training run; find missing data, and files that cannot be read."""
         super().setup(stage)
         if self.dataset != "image_folder":
+            if stage == "fit":
+                self._read(self._table_row.pretraining_split)
             return
         # Here all processes come by; whoever asks for a loader later may be alone.
         split = "train" if stage in ("fit", "validate") else "test"

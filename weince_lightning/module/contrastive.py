@@ -19,6 +19,7 @@ from weince_lightning.module.compiling import compile_for_training, run_plainly
 from weince_lightning.module.fit_checks import (
     warn_of_accumulated_batches,
     warn_of_local_batch_norm,
+    warn_of_missing_tail,
     warn_of_time_limit,
 )
 from weince_lightning.module.initial_weights import load_initial_weights
@@ -276,6 +277,7 @@ class ContrastiveModule(RebuildableModule):
         A new epoch, in contrast, needs what the start of its loader has drawn. A backbone that is
         to be compiled is so from here on.
         """
+        warn_of_missing_tail(self.trainer, self.loss)
         if self._resumed_states and self.trainer.fit_loop.restarting:
             restore_random_states(self._resumed_states, self.trainer.strategy.root_device)
         self._resumed_states = {}

@@ -6,6 +6,11 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch.nn import SyncBatchNorm
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from weince_lightning.losses import TailGate, WEINCELoss
+
+_FEWEST_NEGATIVES = 3
+"""With fewer no line can be fitted to a tail."""
+
 
 def warn_of_local_batch_norm(trainer: Trainer, module: LightningModule) -> None:
     """Warn where BatchNorm takes the statistics of each process's own share of the batch."""
@@ -49,3 +54,18 @@ def warn_of_time_limit(trainer: Trainer) -> None:
                 "max_steps, and a training that time ends earlier stops at a higher learning "
                 "rate. Set max_steps to what fits into the time."
             )
+
+
+def warn_of_missing_tail(trainer: Trainer, loss: object) -> None:
+    """Warn where batches are so small that no anchor has a tail; known once there is a loader."""
+    size = getattr(trainer.train_dataloader, "batch_size", None)
+    is_gated = isinstance(loss, WEINCELoss) and isinstance(loss.gate, TailGate)
+    if not isinstance(loss, WEINCELoss) or not is_gated or loss.queue is not None or size is None:
+        return
+    anchors = size * (trainer.world_size if loss.gather_distributed else 1)
+    negatives = 2 * anchors - 2 if loss.layout == "views" else anchors - 1
+    if negatives < _FEWEST_NEGATIVES:
+        rank_zero_warn(
+            f"batch_size must give each anchor at least {_FEWEST_NEGATIVES} negatives for WEINCE "
+            f"to see a tail, got {size}, which gives {negatives}: the loss is InfoNCE's. Raise it."
+        )
