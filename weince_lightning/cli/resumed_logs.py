@@ -93,7 +93,7 @@ def keep_rows(logger: Logger, steps: int) -> None:
     if not isinstance(logger, CSVLogger):
         return
     path = Path(logger.log_dir) / "metrics.csv"
-    kept = path.with_name("metrics.kept.csv")
+    kept = path.with_name("metrics.csv.kept")
     if path.is_file():
         with path.open(encoding="utf-8") as file:
             lines = [*file]
