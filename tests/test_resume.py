@@ -285,7 +285,7 @@ def test_another_checkpoint_starts_a_new_version_and_says_so(finished, capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "cut"), [("metrics.csv", "1,0.125,3\n1,0.0"), ("metrics.kept.csv", "")]
+    ("name", "cut"), [("metrics.csv", "1,0.125,3\n1,0.0"), ("metrics.csv.kept", "")]
 )
 def test_rows_up_to_the_checkpoint_are_kept_even_of_a_killed_process(name, cut, tmp_path):
     folder = tmp_path / "name" / "version_0"

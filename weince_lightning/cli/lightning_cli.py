@@ -208,7 +208,8 @@ class WeinceCLI(LightningCLI):
             is_new = arguments.get("ckpt_path") is not None and self._new_logs is not None
             say(fit_report(self.trainer, is_new, is_success=fault is None))
             if fault:
-                raise SystemExit(f"weince: error: {fault}")
+                text = in_words_of_options(fault, _keys(self.parser))
+                raise SystemExit(f"weince: error: {text}")
 
     def validate(self, **arguments: Any) -> None:
         """Give the validation numbers."""

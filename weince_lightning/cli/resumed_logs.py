@@ -28,8 +28,10 @@ def note_of_logs(trainer: Trainer) -> dict[str, Any]:
     folders = [log_folder(trainer)]
     savers = [each for each in trainer.checkpoint_callbacks if isinstance(each, ModelCheckpoint)]
     folders += [Path(each.dirpath) for each in savers if each.dirpath is not None]
+    versions = (logger.version for logger in trainer.loggers)
     return {
-        "versions": [logger.version for logger in trainer.loggers],
+        # Plain values alone, so that the checkpoint loads without classes.
+        "versions": [each if isinstance(each, int | str) else None for each in versions],
         "folders": [str(each) for each in dict.fromkeys(folders) if each is not None],
     }
 
@@ -91,7 +93,7 @@ def keep_rows(logger: Logger, steps: int) -> None:
     if not isinstance(logger, CSVLogger):
         return
     path = Path(logger.log_dir) / "metrics.csv"
-    kept = path.with_name("metrics.kept.csv")
+    kept = path.with_name("metrics.csv.kept")
     if path.is_file():
         with path.open(encoding="utf-8") as file:
             lines = [*file]

@@ -64,7 +64,7 @@ def warn_of_missing_tail(trainer: Trainer, loss: object) -> None:
         return
     anchors = size * (trainer.world_size if loss.gather_distributed else 1)
     negatives = 2 * anchors - 2 if loss.layout == "views" else anchors - 1
-    if negatives < _FEWEST_NEGATIVES:
+    if 1 <= negatives < _FEWEST_NEGATIVES:  # the loss itself refuses none
         rank_zero_warn(
             f"batch_size must give each anchor at least {_FEWEST_NEGATIVES} negatives for WEINCE "
             f"to see a tail, got {size}, which gives {negatives}: the loss is InfoNCE's. Raise it."
