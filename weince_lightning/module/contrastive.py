@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
@@ -11,9 +11,7 @@ from torch import Tensor, nn
 
 from weince_lightning.checkpoints.saving import save_atomically
 from weince_lightning.checks import check_choice, check_flag, check_integer, check_number
-from weince_lightning.data.padding import Count, Padding
 from weince_lightning.losses import ContrastiveTerms, WEINCELoss
-from weince_lightning.losses.base import ContrastiveLoss
 from weince_lightning.module.batches import check_images, views_and_labels
 from weince_lightning.module.compiling import compile_for_training, run_plainly
 from weince_lightning.module.fit_checks import (
@@ -31,13 +29,11 @@ from weince_lightning.module.optimizers import (
     build_scheduler,
 )
 from weince_lightning.module.random_states import random_states, restore_random_states
-from weince_lightning.module.saved_settings import RebuildableModule
+from weince_lightning.module.steps import LoggingModule
 from weince_lightning.networks import build_encoder, feature_dimension, projection_head
 
-Stage = Literal["train", "val", "test"]
 
-
-class ContrastiveModule(RebuildableModule):
+class ContrastiveModule(LoggingModule):
     r"""Pretrain an encoder so that two views of an image end up close and other images apart.
 
     Each view goes through encoder and projection head on its own, as in the paper's code and
@@ -162,9 +158,6 @@ class ContrastiveModule(RebuildableModule):
         self.schedule: Schedule = schedule
         self.warmup_fraction = warmup_fraction
         self._resumed_states: dict[str, Any] = {}
-        self._padding = Padding()
-        self._evaluated_loader: int | None = None
-        self._weight: int | None = None
         self.channels_last = check_flag("channels_last", channels_last)
         self.compile_backbone = check_flag("compile_backbone", compile_backbone)
 
@@ -289,25 +282,6 @@ class ContrastiveModule(RebuildableModule):
         if self.compile_backbone:
             run_plainly(self.backbone)
 
-    def training_step(self, batch: Sequence[Any], batch_idx: int) -> dict[str, Any]:
-        """Return :meth:`step` and log ``train/loss``."""
-        return self._logged_step(batch, "train", batch_idx)
-
-    def validation_step(
-        self, batch: Sequence[Any], batch_idx: int, dataloader_idx: int = 0
-    ) -> dict[str, Any]:
-        """Return :meth:`step` and log ``val/loss``, the mean over all samples but lone ones.
-
-        Of several loaders each has its own, ``val/loss/dataloader_idx_0`` and so on.
-        """
-        return self._logged_step(batch, "val", batch_idx, dataloader_idx)
-
-    def test_step(
-        self, batch: Sequence[Any], batch_idx: int, dataloader_idx: int = 0
-    ) -> dict[str, Any]:
-        """Return :meth:`step` and log ``test/loss``, as :meth:`validation_step` does."""
-        return self._logged_step(batch, "test", batch_idx, dataloader_idx)
-
     def predict_step(
         self, batch: Sequence[Any], batch_idx: int, dataloader_idx: int = 0
     ) -> tuple[Tensor, Tensor]:
@@ -337,54 +311,6 @@ class ContrastiveModule(RebuildableModule):
     def _build_head(self, projection_dim: int) -> nn.Module:
         return projection_head(self.feature_dim, projection_dim)
 
-    def _logged_step(
-        self,
-        batch: Sequence[Any],
-        stage: Stage,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-        add_dataloader_idx: bool = True,
-    ) -> dict[str, Any]:
-        self._weight = None
-        if stage != "train" and isinstance(self.loss, ContrastiveLoss):
-            if batch_idx == 0:
-                self._padding.start(getattr(self.trainer, f"{stage}_dataloaders"))
-            self._evaluated_loader = dataloader_idx
-        outputs = self.step(batch)
-        self._evaluated_loader = None
-        loss = outputs["loss"]
-        # A step of a subclass may not count.
-        weight = len(outputs["labels"]) if self._weight is None else self._weight
-        if loss is None and self._num_processes() > 1:  # all processes must log
-            loss, weight = torch.zeros((), device=self.device), 0
-        if loss is not None:
-            self.log(
-                f"{stage}/loss",
-                loss,
-                on_step=stage == "train",
-                on_epoch=stage != "train",
-                prog_bar=True,
-                batch_size=weight,
-                sync_dist=True,
-                add_dataloader_idx=add_dataloader_idx,
-            )
-        return outputs
-
-    def _count_samples(self, batch_size: int) -> Count:
-        """Count the samples of a batch for the loss, repetitions aside.
-
-        Together they are the weight of the loss in the mean of an epoch. Lightning averages the
-        weights of the processes in integers, so that they must come out even.
-        """
-        # Losses of others may need as many samples of each process.
-        if self._evaluated_loader is None:
-            return Count(batch_size, batch_size * self._num_processes())
-        count = self._padding.count(batch_size, self._evaluated_loader)
-        if self.loss.gather_distributed:
-            return count
-        # A lone sample has no negative, however many the others have.
-        return Count(count.own, count.own * self._num_processes() if count.own > 1 else 0)
-
     def _encode_view(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Encode one view, in micro-batches where they spare memory."""
         if self.micro_batch_size is None or not (self.training and torch.is_grad_enabled()):
@@ -404,6 +330,3 @@ class ContrastiveModule(RebuildableModule):
             kind = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise TypeError(f"loss must return a scalar tensor, got {kind}.")
         return loss, None
-
-    def _num_processes(self) -> int:
-        return 1 if self._trainer is None else self.trainer.world_size
