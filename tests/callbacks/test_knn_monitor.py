@@ -10,6 +10,7 @@ import pytest
 import torch
 from cases import few
 from jsonargparse import ArgumentParser
+from lightly.loss import NTXentLoss
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
@@ -17,7 +18,6 @@ from torch.utils.data import DataLoader
 from weince_lightning.callbacks import KNNMonitor, TailMonitor
 from weince_lightning.evaluation.features import extract_features, knn_scores
 from weince_lightning.functional.neighbours import neighbour_scores
-from weince_lightning.losses import InfoNCELoss
 
 NAMES = {f"knn/top1_k{k}" for k in (1, 5, 20, 50)} | {"knn/top1"}
 NAMES |= {f"knn/recall_at_{r}" for r in (1, 2, 5, 10, 20, 50)}
@@ -167,7 +167,7 @@ def test_each_run_is_warned_of_what_it_lacks(make_trainer, make_module, make_dat
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             trainer = make_trainer(callbacks=monitors)
-            trainer.fit(make_module(InfoNCELoss()), make_data(unlabelled=48))
+            trainer.fit(make_module(NTXentLoss()), make_data(unlabelled=48))
         said = [str(warning.message).partition(" ")[0] for warning in caught]
         assert said.count("KNNMonitor") == said.count("TailMonitor") == 1
 
