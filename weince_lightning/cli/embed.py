@@ -73,7 +73,7 @@ def embed(arguments: Sequence[str]) -> None:
         about = f"paths and labels ({len(classes)} class folders)"
     say(
         f"\nWrote features {tuple(found.features.shape)}, {about} to {shown(to)}\n"
-        f"Is their tail Weibull?\n  weince diagnose {shown(to)}\n"
+        f"Is WEINCE worth trying?\n  weince diagnose {shown(to)}\n"
     )
 
 
