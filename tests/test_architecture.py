@@ -20,7 +20,7 @@ NAME = "weince_lightning"
 
 FLOORS = (
     {"checks"},
-    {"functional", "extremes", "distributed", "networks", "yaml_files", "figures"},
+    {"functional", "extremes", "distributed", "networks", "yaml_files", "figures", "folders"},
     {"losses", "data", "checkpoints", "layers"},
     {"module", "integrations", "sweeps"},
     {"evaluation", "reporting"},

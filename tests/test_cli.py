@@ -102,6 +102,14 @@ def test_validate_as_suggested_repeats_the_numbers_of_fit(finished):
         assert numbers(output)[name] == numbers(finished.output)[name]
 
 
+def test_fit_proposes_what_can_be_done_with_its_checkpoint(finished):
+    proposed = re.findall(r"\n  weince (.*)", finished.output.partition("Next:")[2])
+    commands = [shlex.split(line) for line in proposed]
+    assert [command[0] for command in commands] == ["validate", "evaluate", "diagnose", "export"]
+    named = {word for command in commands for word in command if word.endswith(".ckpt")}
+    assert named == {"runs/digits/version_0/checkpoints/last.ckpt"}
+
+
 def test_a_checkpoint_of_weights_alone_finds_the_configuration_beside_it(finished, capsys):
     checkpoint = torch.load(finished.run / "checkpoints" / "last.ckpt", weights_only=True)
     del checkpoint["weince_lightning"]["config"], checkpoint["callbacks"]
@@ -228,7 +236,7 @@ def test_help_names_every_packaged_configuration_and_a_first_command(capsys):
         ("trainer: {max_epoch: 8}", "'trainer.max_epoch'. Did you mean 'trainer.max_epochs'?"),
         ("modle: {depth: 1}", "there is no option 'modle.depth'. Did you mean 'model'?"),
         ("model: {loss: {class_path: weince_lightning.WEINCELoss, init_args: {mix: logit}}}",
-         "mix: Expected a typing.Literal['logits', 'losses']. Got value: logit"),
+         "mix must be one of 'logits', 'losses', got 'logit'."),
         ("model: {loss: {class_path: weince_lightning.WEINCELoss, init_args: {gate: 2.0}}}",
          "gate must be"),
         ("data: {dataset: digit}", "Did you mean 'digits'?"),
@@ -264,11 +272,18 @@ class ForeignData(LightningDataModule):
 
 
 class ForeignModule(ContrastiveModule):
-    """A module of a user's own, with an argument of its own."""
+    """A module of a user's own, with an argument and defaults of its own."""
 
-    def __init__(self, depth: int = 1, **rest):
-        super().__init__(**rest)
+    def __init__(self, depth: int = 1, learning_rate: float = 0.02, **rest):
+        super().__init__(learning_rate=learning_rate, projection_dim=5, **rest)
         self.depth = depth
+
+
+class ForeignBackbone(torch.nn.Sequential):
+    """A backbone of a user's own."""
+
+    def __init__(self, width: int = 6):
+        super().__init__(torch.nn.Flatten(), torch.nn.LazyLinear(width))
 
 
 def test_other_classes_run_with_a_loss_of_lightly(tmp_path):
@@ -279,7 +294,7 @@ def test_other_classes_run_with_a_loss_of_lightly(tmp_path):
         f"--data={here}.ForeignData",
         f"--model={here}.ForeignModule",
         "--model.depth=3",
-        "--model.backbone=convnet",
+        f"--model.backbone={here}.ForeignBackbone",
         "--model.in_channels=1",
         "--model.image_size=8",
         "--model.loss=lightly.loss.NTXentLoss",
@@ -287,6 +302,53 @@ def test_other_classes_run_with_a_loss_of_lightly(tmp_path):
         *SHORT,
     )
     assert "train/loss" in numbers(output)
+    (checkpoint,) = tmp_path.rglob("*.ckpt")
+    saved = torch.load(checkpoint, weights_only=True)
+    assert len(saved["state_dict"]["backbone.1.weight"]) == 6
+    # Its own default, not that of ContrastiveModule.
+    assert saved["optimizer_states"][0]["param_groups"][0]["lr"] == 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore:KNNMonitor "knn" logs nothing')
+@pytest.mark.parametrize("without", [[], ["--without=KNNMonitor", "--without", "GeometryMonitor"]])
+def test_base_serves_data_without_loaders_for_evaluation(without, tmp_path):
+    here = Path(__file__).stem
+    model = ["--model.backbone=convnet", "--model.in_channels=1", "--model.image_size=8"]
+    epochs = ["--trainer.max_epochs=5", "--trainer.enable_progress_bar=false"]
+    run(tmp_path, "fit", "-c=base", f"--data={here}.ForeignData", *model, *epochs, *without)
+    (best,) = tmp_path.rglob("best.ckpt")
+    saved = torch.load(best, weights_only=True)
+    (follower,) = [each for name, each in saved["callbacks"].items() if "'train/loss'" in name]
+    assert follower["best_model_score"] > 0
+    assert ("GeometryMonitor" in (best.parents[1] / "config.yaml").read_text()) == (not without)
+
+
+@pytest.mark.slow
+def test_only_a_callback_that_is_there_can_be_left_out(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["fit", "-c=digits", "--without=KNNMonitr"])
+    error = capsys.readouterr().err
+    assert "got 'KNNMonitr'. There are: " in error
+    assert 'Did you mean "KNNMonitor"?' in error
+
+
+@pytest.mark.slow
+def test_layers_override_the_defaults_of_a_class_and_say_so(tmp_path, capsys):
+    layer, here = tmp_path / "mine.yaml", Path(__file__).stem
+    layer.write_text("model: {weight_decay: 0.5}", encoding="utf-8")
+    with pytest.raises(SystemExit, match="0"):
+        main(["fit", "-c", "base", "-c", "data/digits", "-c", "loss/weince", "--print_config"])
+    assert capsys.readouterr().err == ""
+    options = [f"--model={here}.ForeignModule", "--model.backbone=convnet", "--print_config"]
+    with pytest.raises(SystemExit, match="0"):
+        main(["fit", "-c", "base", "-c", str(layer), *options])
+    settings, said = capsys.readouterr()
+    assert "    learning_rate: 0.0003\n" in settings
+    assert said == (
+        f"weince: {here}.ForeignModule takes from layers: learning_rate 0.0003 (its default is "
+        "0.02), weight_decay 0.5 (its default is 0.0)\n"
+    )
 
 
 def start(folder, *arguments):

@@ -23,7 +23,7 @@ from weince_lightning.layers import as_yaml, merged, packaged_configs, read_laye
 CONFIGS = packaged_configs()
 LOSSES = [name for name in CONFIGS if name.startswith("loss/")]
 DATA = [name for name in CONFIGS if name.startswith("data/")]
-COMPLETE = ["digits", "fashion_mnist"]
+COMPLETE = ["digits", "fashion_mnist", "image_folder"]
 SETTINGS = json.loads((Path(__file__).parent / "packaged_settings.json").read_text())
 """What each configuration sets: values by keys joined by dots, lists as one value."""
 LAYERED = [name for name in CONFIGS if len(read_layers(CONFIGS[name])) > 1]

@@ -21,8 +21,10 @@ from weince_lightning.cli import main
 from weince_lightning.data import VisionData
 from weince_lightning.diagnostics import diagnose_checkpoint, encoders, write_report
 from weince_lightning.diagnostics.embedding_files import holds_embeddings, read_embeddings
-from weince_lightning.diagnostics.encoders import build_hub_encoder, embed, read_checkpoint_encoder
+from weince_lightning.diagnostics.encoders import embed, read_checkpoint_encoder
 from weince_lightning.diagnostics.figures import drawing
+from weince_lightning.diagnostics.report import default_folder
+from weince_lightning.diagnostics.untrained import as_untrained
 
 __all__ = ["few_draws"]
 
@@ -64,7 +66,7 @@ def refusal(capsys, *arguments):
     return found[0]
 
 
-def numbers(folder="diagnosis"):
+def numbers(folder):
     with open(f"{folder}/diagnosis.json") as file:
         return json.load(file)
 
@@ -76,27 +78,96 @@ def names(path):
 def test_a_file_gives_a_page_figures_and_numbers_and_a_second_run_replaces_them(folder, rows):
     np.savez("two.npz", z0=rows, z1=rows + 0.8 * rows[::-1])
     printed = run("two.npz", "--temperature", "0.2")
-    assert names(folder / "diagnosis") == ["diagnosis.json", "figures", "report.html"]
-    first = numbers()
+    report = folder / "two.npz.diagnosis"
+    assert names(report) == ["diagnosis.json", "figures", "report.html"]
+    first = numbers(report)
     assert first["source"] == "two.npz"
     assert (first["samples"], first["dimension"], first["layout"]) == (300, 6, "views")
     assert first["link"]["temperature"] == 0.2
-    assert first["verdict"]["headline"] in printed
-    assert "diagnosis/report.html" in printed
-    assert "link.svg" in names(folder / "diagnosis" / "figures")
+    verdict = first["verdict"]
+    assert printed.split("\n")[1:3] == [
+        f"two.npz: {verdict['answer'].capitalize()}: {verdict['why']}",
+        f"Next: {verdict['next']}  ({verdict['purpose']})",
+    ]
+    assert "two.npz.diagnosis/report.html" in printed
+    assert "link.svg" in names(report / "figures")
 
-    np.save("one.npy", rows)
-    (folder / "diagnosis" / "notes.txt").write_text("mine")
-    run("one.npy")
-    second = numbers()
+    (report / "notes.txt").write_text("mine")
+    np.savez("two.npz", z0=rows)
+    run(folder / "two.npz")  # by another name
+    second = numbers(report)
     assert second["link"]["lambda_hat"] is None
     assert second["layout"] is None
-    figures = names(folder / "diagnosis" / "figures")
+    figures = names(report / "figures")
     assert "link.svg" not in figures
     assert "stability.png" in figures
     assert not any(name.endswith(".part") for name in figures)
-    assert (folder / "diagnosis" / "notes.txt").read_text() == "mine"
-    assert "one.npy" in (folder / "diagnosis" / "report.html").read_text()
+    assert (report / "notes.txt").read_text() == "mine"
+
+
+def test_the_report_of_another_file_is_not_overwritten(folder, rows, capsys):
+    """In a folder that is named, too; those beside the files are apart by their names."""
+    np.save("a.npy", rows)
+    np.savez("a.npz", rows)
+    run("a.npy", "--output", "here")
+    line = refusal(capsys, "a.npz", "--output", "here")
+    assert "--output must not be the folder of another diagnosis" in line
+    assert "which holds that of a.npy" in line
+    assert numbers("here")["source"] == "a.npy"
+    assert default_folder("a.npy") != default_folder("a.npz")
+    assert default_folder("timm:resnet10t") == Path("timm-resnet10t.diagnosis")
+    assert default_folder(str(folder / "a.npy")).parent == folder
+
+
+def test_a_second_encoder_stands_beside_the_first(rows, capsys):
+    rows = np.pad(rows, ((0, 0), (0, 10)))
+    others = np.random.default_rng(1).standard_normal(rows.shape)
+    np.savez("trained.npz", features=rows, labels=np.r_[np.zeros(2, int), -np.ones(298, int)])
+    np.save("untrained.npy", others)
+    printed = run("trained.npz", "--against", "untrained.npy")
+    found = numbers("trained.npz.diagnosis")["against"]
+    assert found["threshold"]["xi"] is not None
+    # The same pairs of samples: the two that show one thing are left out of both.
+    pairs = found["pooled"]["similarities"]
+    assert pairs == numbers("trained.npz.diagnosis")["pooled"]["similarities"] == 150 * 299 - 1
+    assert f"For the second encoder it is ξ = {found['threshold']['xi']:.3f}" in printed
+    assert not Path("untrained.npy.diagnosis").exists()
+    np.save("fewer.npy", others[:9])
+    others[3] = np.nan
+    np.save("nan.npy", others)
+    for name, message in {
+        "fewer.npy": "--against must hold the same samples, 300 rows, got 9.",
+        "nan.npy": "--against must hold rows that are finite, got 1 of 300 that are not, such as",
+        "untrained": "--against must be a file with the same rows where SOURCE holds embeddings",
+        "nothing.npy": "nothing.npy is not there",
+    }.items():
+        assert message in refusal(capsys, "trained.npz", "--against", name)
+
+
+def test_one_of_several_arrays_is_chosen_by_its_name(rows, capsys):
+    np.savez("splits.npz", train=rows, test=rows[:9])
+    assert "Choose by --key test" in refusal(capsys, "splits.npz")
+    assert "must hold tests, got train, test." in refusal(capsys, "splits.npz", "--key", "tests")
+    run("splits.npz", "--key", "test")
+    assert numbers("splits.npz.diagnosis")["samples"] == 9
+
+
+def test_an_untrained_encoder_is_the_same_with_other_weights():
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(784, 5))
+    nn.init.constant_(module[1].running_mean, 3.0)
+    encoder = encoders.Encoder(module.eval(), "features", 0.2, "pairs")
+    fresh, again, other = (as_untrained(encoder, seed) for seed in (0, 0, 1))
+    assert fresh[1:] == encoder[1:]
+    assert not fresh.module.training
+    assert torch.equal(fresh.module[1].running_mean, torch.zeros(4))
+    assert torch.equal(module[1].running_mean, torch.full((4,), 3.0))
+    for name, weight in fresh.module.state_dict().items():
+        assert torch.equal(weight, again.module.state_dict()[name])
+    for unlike in (module, other.module):
+        assert not torch.equal(fresh.module[3].weight, unlike[3].weight)
+    module.token = nn.Parameter(torch.zeros(3))
+    with pytest.raises(ValueError, match=r"against must not be untrained .*, got token\."):
+        as_untrained(encoder)
 
 
 def test_a_folder_of_other_files_is_left_alone(folder, rows, capsys):
@@ -334,7 +405,7 @@ def test_torchvisions_weights_are_found_where_it_keeps_them_and_get_their_images
     cache = folder / "hub" / "checkpoints"
     cache.mkdir(parents=True)
     torch.save(model.state_dict(), cache / weights.url.rpartition("/")[2])
-    encoder = build_hub_encoder("torchvision:resnet18", pretrained=True)
+    encoder = read_checkpoint_encoder("torchvision:resnet18", pretrained=True)
     model.fc = nn.Identity()
     images = Few(channels=1).views[0, :2]
     preset = weights.transforms()
@@ -348,7 +419,7 @@ def test_torchvisions_weights_are_found_where_it_keeps_them_and_get_their_images
 
 def test_timms_models_get_images_of_their_size():
     timm = pytest.importorskip("timm")
-    encoder = build_hub_encoder("timm:resnet10t", pretrained=False)
+    encoder = read_checkpoint_encoder("timm:resnet10t", pretrained=False)
     model = encoder.module[1]
     size = timm.data.resolve_model_data_config(model)["input_size"][-2:]
     assert encoder.module[0].transforms[0].size == [*size]
@@ -365,7 +436,7 @@ def test_timms_models_get_images_of_their_size():
     ),
 )
 def test_features_are_what_the_last_layer_gets(name, features):
-    encoder = build_hub_encoder(f"torchvision:{name}", pretrained=False)
+    encoder = read_checkpoint_encoder(f"torchvision:{name}", pretrained=False)
     with torch.no_grad():
         assert encoder.module(torch.rand(1, 1, 16, 16)).flatten(1).shape == (1, features)
 
@@ -398,11 +469,14 @@ def test_a_checkpoint_is_diagnosed_by_its_own_data(folder):
           "--data.batch_size=32", "--trainer.logger.save_dir=runs",
           "--trainer.enable_progress_bar=false", "--trainer.callbacks=null"])  # fmt: skip
     (checkpoint,) = folder.glob("runs/**/*.ckpt")
-    printed = run(checkpoint)
-    found = numbers()
-    page = write_report(diagnose_checkpoint(checkpoint), folder / "python", str(checkpoint))
+    printed = run(checkpoint, "--against", "untrained")
+    found = numbers(f"{checkpoint}.diagnosis")
+    diagnosis = diagnose_checkpoint(checkpoint, against="untrained")
+    page = write_report(diagnosis, folder / "python", str(checkpoint))
     assert numbers(page.parent) == found
+    assert found["against"]["samples"] == 359
+    assert found["against"]["threshold"]["xi"] != found["threshold"]["xi"]
     assert found["embeddings"] == "projections"
     assert (found["samples"], found["dimension"], found["layout"]) == (359, 64, "views")
     assert found["link"]["lambda_hat"] is not None
-    assert re.search(r"Report: diagnosis/report\.html", printed)
+    assert re.search(r"Report: runs/.*\.ckpt\.diagnosis/report\.html", printed)

@@ -17,7 +17,7 @@ from lightning.pytorch import Trainer, seed_everything
 from PIL import Image
 from processes import TESTS, Python
 from torch import nn
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from weince_lightning import ContrastiveModule
 from weince_lightning.callbacks import KNNMonitor
@@ -33,6 +33,7 @@ from weince_lightning.evaluation import (
 from weince_lightning.evaluation.cache import data_digest
 from weince_lightning.evaluation.features import extract_features
 from weince_lightning.functional.splits import stratified_split
+from weince_lightning.networks import resnet18_slim
 
 QUICK = ("--linear.epochs=2", "--linear.seeds=[1,2]", "--knn.seeds=[1]")
 QUICK_SETTINGS = LinearSettings(epochs=2, seeds=(1, 2)), KNNSettings(seeds=(1,))
@@ -161,6 +162,28 @@ def test_the_function_says_what_must_be_given(checkpoint, own_checkpoint):
         evaluate_checkpoint(checkpoint, linear=None, knn=None)
     with pytest.raises(ValueError, match=r"data must be given: .*own\.ckpt holds no settings"):
         evaluate_checkpoint(own_checkpoint)
+
+
+def test_loaders_stand_in_for_a_data_module(own_checkpoint):
+    images = torch.rand(60, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    samples = TensorDataset(images, torch.arange(60) % 3)
+    loaders = {
+        "train": DataLoader(Subset(samples, range(40)), 8),
+        "test": DataLoader(Subset(samples, range(40, 60)), 8),
+    }
+    given = {"backbone": OwnEncoder(8), "linear": None, "knn": KNNSettings(k=3, seeds=(1,))}
+    found = evaluate_checkpoint(own_checkpoint, loaders, **given)
+    encoder = load_encoder(own_checkpoint, OwnEncoder(8))
+    features = [part for loader in loaders.values() for part in extract_features(encoder, loader)]
+    assert numbers(found) == evaluate(*features, None, given["knn"])
+    shuffled = {**loaders, "train": DataLoader(samples, 8, shuffle=True)}
+    with pytest.raises(ValueError, match=r"data\['train'\] must give images in a fixed order"):
+        evaluate_checkpoint(own_checkpoint, shuffled, **given)
+    with pytest.raises(ValueError, match='"train" and "test", and may for "val", got \'test\''):
+        evaluate_checkpoint(own_checkpoint, {"test": loaders["test"]}, **given)
+    views = {**loaders, "test": [((images, images), torch.zeros(60))]}
+    with pytest.raises(TypeError, match="one tensor of images, got a tuple"):
+        evaluate_checkpoint(own_checkpoint, views, **given)
 
 
 @pytest.mark.parametrize(
@@ -426,6 +449,25 @@ def test_images_without_labels_are_refused_before_they_are_encoded(tmp_path, sma
     assert len(said.splitlines()) == 1
 
 
+def test_an_encoder_of_normalized_images_is_given_them(tmp_path, small_images, capsys):
+    encoder = resnet18_slim()
+    state = {f"backbone.{name}": value for name, value in encoder.state_dict().items()}
+    checkpoint = tmp_path / "lightlys.ckpt"
+    torch.save({"state_dict": state}, checkpoint)
+    data = {"data_dir": small_images, "image_size": 8}
+    options = ["--data.dataset=image_folder", *(f"--data.{k}={v}" for k, v in data.items())]
+    quick = ("--linear=null", "--knn.seeds=[1]", "--knn.k=3")
+    run(checkpoint, *options, *quick)
+    assert capsys.readouterr().err.count("lightly's transforms normalize images by default") == 1
+    channels = {"mean": [0.2, 0.3, 0.4], "std": [0.1, 0.2, 0.05]}
+    run(checkpoint, *options, *quick, *(f"--data.{k}={v}" for k, v in channels.items()))
+    assert "lightly's transforms" not in capsys.readouterr().err
+    images = VisionData("image_folder", val_fraction=0, **data, **channels)
+    parts = [extract_features(encoder, images.evaluation_dataloader(s)) for s in ("train", "test")]
+    expected = evaluate(*parts[0], *parts[1], linear=None, knn=KNNSettings(k=3, seeds=(1,)))
+    assert results(checkpoint)["knn"] == expected["knn"]
+
+
 def own_features(checkpoint, splits, **options):
     encoder = load_encoder(checkpoint, OwnEncoder(8))
     parts = [
@@ -485,7 +527,7 @@ def test_a_changed_label_of_the_packaged_data_is_known():
         [
             (("--linear.epochs=0",), "linear.epochs must be at least 1, got 0."),
             (("--linear.epoch=3",), "Did you mean 'epochs'?"),
-            (("--knn.k=two",), "k: Expected a <class 'int'>. Got value: two"),
+            (("--knn.k=two",), "k must be int, got 'two'."),
             (("--data.dataset=digit",), "dataset must be one of digits"),
             (("--linear=null", "--knn=null"), "linear and knn must not both be null"),
             (("--device=tpu",), "device"),

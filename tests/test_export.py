@@ -19,10 +19,13 @@ from checkpoint_files import (
 )
 from torch import nn
 from torch.utils.data import DataLoader
+from torchvision.transforms import v2
 
 from weince_lightning import ContrastiveModule
-from weince_lightning.checkpoints import load_encoder
+from weince_lightning.checkpoints import load_encoder, open_checkpoint
 from weince_lightning.cli import main
+from weince_lightning.data import VisionData
+from weince_lightning.evaluation.saved_run import build_saved_data, warn_of_normalization
 
 
 def export(*arguments):
@@ -55,6 +58,7 @@ OURS = {
     "stride of the paper": ("resnet50", 3, 32, {}, "its stride stands on the 1x1 convolutions"),
     "transformer": ("vit_small", 3, 32, {}, "Names and shapes are torchvision's"),
     "transformer that pads": ("vit_small", 3, 30, {}, "vit_small: it pads the images."),
+    "torchvision by name": ("torchvision:mobilenet_v3_small", 3, 32, {}, "without the last layer"),
     "convnet": ("convnet", 1, 16, {}, "torchvision has no such model"),
     "timm": ("timm:resnet18", 3, 32, {}, "The names are timm's"),
     "timm's transformer": ("timm:vit_tiny_patch16_224", 1, 32, {"patch_size": 8}, "timm's"),
@@ -93,6 +97,26 @@ def test_safetensors_are_written_where_the_name_says_so(folder):
     assert 'load_file("backbone.safetensors")' in text
     assert torch.equal(features(printed_model(text)), features(module.backbone))
     assert torch.equal(features(load_encoder("backbone.safetensors")), features(module.backbone))
+
+
+def test_normalization_travels_with_checkpoint_and_export(folder, caplog):
+    mean, std = [0.3], [0.25]
+    module = ContrastiveModule("convnet", in_channels=1, image_size=16)
+    trainer = quiet_trainer(folder, limit_train_batches=1, limit_val_batches=0)
+    trainer.fit(module, VisionData("digits", mean=mean, std=std, batch_size=32))
+    trainer.save_checkpoint("ours.ckpt")
+    data, _ = build_saved_data(open_checkpoint("ours.ckpt"))
+    assert data.normalization == (mean, std)
+    text = export("ours.ckpt", "--to", "backbone.safetensors")
+    own = nn.Sequential(v2.Normalize(mean, std), module.backbone)
+    assert torch.equal(features(printed_model(text), 16, 1), features(own, 16, 1))
+    saved = open_checkpoint("backbone.safetensors")
+    assert saved.normalization == {"mean": mean, "std": std}
+    with caplog.at_level("WARNING", logger="weince_lightning"):
+        warn_of_normalization(saved, VisionData("digits", mean=mean, std=std))
+        assert "learnt from" not in caplog.text
+        warn_of_normalization(saved, VisionData("digits"))
+    assert "learnt from images with mean [0.3] and std [0.25]" in caplog.text
 
 
 def test_the_authors_checkpoint_becomes_an_encoder(folder):

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from weince_lightning import ContrastiveModule
 
 
-def fit(tmp_path, **arguments):
+def fit(tmp_path, batch_size=4, schedule="constant", **arguments):
     """Train for two epochs; returns the project's own warnings."""
     trainer = Trainer(
         accelerator="cpu",
@@ -27,12 +27,24 @@ def fit(tmp_path, **arguments):
     pairs = [((torch.rand(1, 8, 8), torch.rand(1, 8, 8)), -1) for _ in range(8)]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        trainer.fit(ContrastiveModule("convnet", None, 1, 8), DataLoader(pairs, 4))
+        module = ContrastiveModule("convnet", None, 1, 8, schedule=schedule)
+        trainer.fit(module, DataLoader(pairs, batch_size))
     return [str(each.message) for each in caught if "weince_lightning" in each.filename]
 
 
 def test_one_process_with_batch_norm_has_nothing_to_warn_of(tmp_path):
     assert fit(tmp_path) == []
+
+
+def test_a_schedule_under_a_time_limit_may_not_reach_its_end(tmp_path):
+    (message,) = fit(tmp_path, schedule="cosine", max_time="00:01:00:00")
+    assert message.startswith("max_time must suffice for 4 steps, got 3600 s")
+
+
+def test_a_batch_without_a_tail_is_told_once(tmp_path):
+    (message,) = fit(tmp_path, batch_size=2)
+    assert message.startswith("batch_size must give each anchor at least 3 negatives")
+    assert "got 2, which gives 2" in message
 
 
 @pytest.mark.parametrize(

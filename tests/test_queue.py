@@ -186,6 +186,16 @@ def test_keys_enter_after_the_loss_and_leave_first_in_first_out(mode):
         assert keys_of(loss).untyped_storage().nbytes() == expected.numel() * 8
 
 
+def test_a_full_queue_and_a_running_shape_stay_where_they_are_in_memory():
+    loss = WEINCELoss.released(queue_size=20)
+    places = []
+    for pair in batches(5):
+        loss(*pair).backward()
+        state = [*loss.queue.held, loss.top_m_terms[0].link.running_beta]
+        places.append([column.data_ptr() for column in state])
+    assert places[2:] == [places[2]] * 3
+
+
 def test_only_anchors_of_the_first_view_meet_the_queue():
     for layout, of_batch in {"views": 14, "pairs": 7}.items():
         loss = InfoNCELoss(layout=layout, queue_size=20)

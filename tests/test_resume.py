@@ -5,6 +5,7 @@ import io
 import os
 import re
 import shlex
+import shutil
 import signal
 from pathlib import Path
 
@@ -13,13 +14,16 @@ import torch
 from cases import few
 from lightning.pytorch import Callback, LightningDataModule
 from lightning.pytorch.callbacks import OnExceptionCheckpoint
+from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from processes import WITH_TQDM, Python, run_ranks
 from resumed_runs import assert_same, differences, logged, make_module, train
 from torch.utils.data import DataLoader, Subset
 
 from weince_lightning.callbacks import InterruptCheckpoint
+from weince_lightning.checkpoints import open_checkpoint
 from weince_lightning.cli import main
+from weince_lightning.cli.resumed_logs import keep_rows, why_new_logs
 from weince_lightning.data import VisionData
 
 TESTS = Path(__file__).parent
@@ -230,15 +234,70 @@ def test_an_interrupted_run_resumes_as_if_nothing_had_stopped_it(
     assert torch.load(tmp_path / resumed[-1], weights_only=True)["global_step"] in steps
     assert resumed[-1].endswith("interrupted.ckpt")
     run(tmp_path, resumed)
-    parts = [tmp_path / "runs" / "digits" / f"version_{number}" for number in (0, 1)]
+    (own,) = (tmp_path / "runs" / "digits").iterdir()
     ends = [
         torch.load(part / "checkpoints" / "last.ckpt", weights_only=True)
-        for part in (parts[1], expected)
+        for part in (own, expected)
     ]
     for part in ("state_dict", "optimizer_states", "lr_schedulers", "loops", "random_states"):
         assert differences(*(end[part] for end in ends)) == []
-    numbers = [logged(part / "metrics.csv") for part in [*parts, expected]]
-    assert numbers[0] | numbers[1] == numbers[2]
+    assert logged(own / "metrics.csv") == logged(expected / "metrics.csv")
+    assert [path.name for path in own.glob("metrics*")] == ["metrics.csv"]
+
+
+@pytest.fixture
+def finished(expected, tmp_path, monkeypatch):
+    """A copy of the run, in a working folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(expected.parents[1], tmp_path / "runs")
+    return Path("runs", "digits", "version_0", "checkpoints", "last.ckpt")
+
+
+def refusal_of_logs(path, saved=None):
+    checkpoint = open_checkpoint(path)
+    settings = checkpoint.run_settings.settings["trainer"]["logger"]
+    return why_new_logs(checkpoint, settings, settings if saved is None else saved)
+
+
+def test_only_the_newest_checkpoint_in_its_folder_goes_on_in_the_logs_of_its_run(finished):
+    assert refusal_of_logs(finished) is None
+    shutil.copy(finished, "elsewhere.ckpt")
+    assert "lies outside of the folder" in refusal_of_logs("elsewhere.ckpt")
+    assert refusal_of_logs(finished, saved=[]) == "its loggers have other settings"
+    later = torch.load(finished, weights_only=True)
+    later["global_step"] += 1
+    torch.save(later, finished.with_name("later.ckpt"))
+    assert "later.ckpt is newer than runs/" in refusal_of_logs(finished)
+    del later["weince_lightning"]["logs"]
+    torch.save(later, finished.with_name("old.ckpt"))
+    assert "does not say" in refusal_of_logs(finished.with_name("old.ckpt"))
+
+
+@pytest.mark.slow
+def test_another_checkpoint_starts_a_new_version_and_says_so(finished, capsys):
+    shutil.copy(finished, "elsewhere.ckpt")
+    before = Path("runs/digits/version_0/metrics.csv").read_bytes()
+    options = ["--trainer.max_epochs=3", "--trainer.limit_train_batches=1"]
+    output = run(Path.cwd(), ["fit", "--ckpt_path=elsewhere.ckpt", *options])
+    assert "goes on in runs/digits/version_1." in capsys.readouterr().err
+    assert "runs/digits/version_1/" in output
+    assert Path("runs/digits/version_0/metrics.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "cut"), [("metrics.csv", "1,0.125,3\n1,0.0"), ("metrics.csv.kept", "")]
+)
+def test_rows_up_to_the_checkpoint_are_kept_even_of_a_killed_process(name, cut, tmp_path):
+    folder = tmp_path / "name" / "version_0"
+    folder.mkdir(parents=True)
+    (folder / name).write_text(f"epoch,loss,step\n0,0.5,1\n0,0.25,2\n{cut}")
+    logger = CSVLogger(tmp_path, "name", version=0)
+    keep_rows(logger, 2)
+    logger.log_metrics({"loss": 1.0, "new": 2.0}, 5)
+    logger.save()
+    assert logged(folder / "metrics.csv") == {
+        ("loss", 1): "0.5", ("loss", 2): "0.25", ("loss", 5): "1.0", ("new", 5): "2.0",
+    }  # fmt: skip
 
 
 def test_sigterm_before_the_first_step_ends_the_run_and_leaves_nothing(tmp_path):

@@ -8,8 +8,9 @@ import torch
 from cases import few
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.demos.boring_classes import BoringModel
+from lightning.pytorch.demos.boring_classes import BoringModel, RandomDataset
 from test_cli import command_after, run
+from torch.utils.data import DataLoader
 
 from weince_lightning.callbacks.run_end import why_no_success
 from weince_lightning.callbacks.run_files import written_checkpoints
@@ -124,6 +125,14 @@ def test_the_last_finite_checkpoint_is_named(tmp_path):
     assert f"finite weights is {tmp_path}/epoch=1.ckpt. " in why_no_success(trainer)
     (tmp_path / "epoch=1.ckpt").write_bytes(b"PK, torn")
     assert f"finite weights is {tmp_path}/epoch=0.ckpt. " in why_no_success(trainer)
+
+
+def test_a_batch_larger_than_the_data_is_named_with_the_mend(tmp_path):
+    module = BoringModel()
+    loader = DataLoader(RandomDataset(32, 5), batch_size=8, drop_last=True)
+    module.train_dataloader = lambda: loader
+    why = why_no_success(trained(tmp_path, module))
+    assert why.startswith("batch_size must be at most the number of training samples, 5, where")
 
 
 @pytest.mark.parametrize(("value", "is_success"), [(torch.inf, True), (torch.nan, False)])

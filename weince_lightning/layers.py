@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from weince_lightning.checks import nearest_words
+from weince_lightning.folders import files_below
 from weince_lightning.yaml_files import YAMLFileError, load_settings, read_text
 
 KEY = "layers"
@@ -66,7 +67,7 @@ def find_packaged(name: str, place: str) -> Path:
             f"It is a sweep: weince sweep {wanted}."
         )
     raise YAMLFileError(
-        f"{place} must name a YAML file or a packaged configuration, got {name!r}. "
+        f"{place} must name a YAML file or a packaged configuration, got {name!r}: no such file. "
         f"The nearest packaged one is {nearest_words(wanted, known, cutoff=0)[0]!r}."
     )
 
@@ -172,5 +173,5 @@ def _packaged() -> dict[str, Path]:
     root = Path(str(files("weince_lightning.configs")))
     return {
         path.relative_to(root).with_suffix("").as_posix(): path
-        for path in sorted(root.rglob("*.yaml"))
+        for path in files_below(root, ".yaml")
     }

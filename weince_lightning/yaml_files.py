@@ -1,7 +1,7 @@
 """YAML files, read in one place: encodings, duplicate keys, errors with file, line and mend."""
 
 import codecs
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -103,18 +103,32 @@ def load_settings(text: str, source: str | Path) -> tuple[dict[str, Any], dict[s
         ({'model': {'loss': None}}, {'model': 3, 'model.loss': 4})
     """
     content, lines = _construct(text, source, keeps_blanks=False)
-    if isinstance(content, dict):
-        if odd := [key for key in content if not isinstance(key, str)]:
-            line = lines.get(str(odd[0]), 1)
-            raise YAMLFileError(
-                f"{source}, line {line}: keys must be words, got {odd[0]!r}. Quote it."
-            )
+    is_blank = content == {} and bool(load(text, source))
+    if isinstance(content, dict) and not is_blank:
+        for place, key in _names(content):
+            if not isinstance(key, str):
+                line = lines.get(f"{place}{key}", 1)
+                raise YAMLFileError(
+                    f"{source}, line {line}: keys must be words, got {key!r}. Quote it."
+                )
         return content, lines
-    kind = {type(None): "nothing but comments", list: "a list"}.get(type(content), repr(content))
+    kinds = {type(None): "nothing but comments", list: "a list", dict: "blank keys alone"}
+    kind = kinds.get(type(content), repr(content))
     raise YAMLFileError(
         f"{source} must hold settings, such as seed_everything: 7, got "
         f"{kind if text.strip() else 'an empty file'}."
     )
+
+
+def _names(
+    content: dict[Any, Any], place: str = "", are_names: bool = True
+) -> Iterator[tuple[str, Any]]:
+    """Yield the names of sections, settings and arguments; keys of a value may be of any kind."""
+    for key, value in content.items():
+        if are_names:
+            yield place, key
+        if isinstance(value, dict):
+            yield from _names(value, f"{place}{key}.", not place or key == "init_args")
 
 
 def _construct(text: str, source: str | Path, keeps_blanks: bool) -> tuple[Any, dict[str, int]]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from cases import few
 from jsonargparse import ArgumentParser
+from lightly.loss import NTXentLoss
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
@@ -17,7 +18,6 @@ from torch.utils.data import DataLoader
 from weince_lightning.callbacks import KNNMonitor, TailMonitor
 from weince_lightning.evaluation.features import extract_features, knn_scores
 from weince_lightning.functional.neighbours import neighbour_scores
-from weince_lightning.losses import InfoNCELoss
 
 NAMES = {f"knn/top1_k{k}" for k in (1, 5, 20, 50)} | {"knn/top1"}
 NAMES |= {f"knn/recall_at_{r}" for r in (1, 2, 5, 10, 20, 50)}
@@ -167,23 +167,33 @@ def test_each_run_is_warned_of_what_it_lacks(make_trainer, make_module, make_dat
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             trainer = make_trainer(callbacks=monitors)
-            trainer.fit(make_module(InfoNCELoss()), make_data(unlabelled=48))
+            trainer.fit(make_module(NTXentLoss()), make_data(unlabelled=48))
         said = [str(warning.message).partition(" ")[0] for warning in caught]
         assert said.count("KNNMonitor") == said.count("TailMonitor") == 1
 
 
-def test_plain_loaders_are_refused_before_training(make_trainer, make_module, make_data):
-    trainer, data = make_trainer(callbacks=[KNNMonitor()]), make_data()
-    with pytest.raises(TypeError, match=r"evaluation_dataloader.*plain loaders were passed"):
-        trainer.fit(make_module(), data.train_dataloader(), data.val_dataloader())
-
-
-def test_a_data_module_without_the_method_is_refused_by_name(make_trainer, make_module, make_data):
+def test_without_loaders_of_its_own_it_logs_nothing_and_says_so_once(
+    make_trainer, make_module, make_data
+):
     class Bare(type(make_data())):
         evaluation_dataloader = None
 
-    with pytest.raises(TypeError, match=r"evaluation_dataloader\(split\).*got Bare"):
-        make_trainer(callbacks=[KNNMonitor()]).fit(make_module(), Bare())
+    trainer = make_trainer(callbacks=[KNNMonitor()])
+    with pytest.warns(UserWarning, match=r"evaluation_dataloader\(split\).*got Bare") as said:
+        trainer.fit(make_module(), Bare())
+    assert len([each for each in said if "KNNMonitor" in str(each.message)]) == 1
+    assert not knn_metrics(trainer)
+
+
+def test_plain_loaders_are_refused_before_training_where_a_checkpoint_needs_them(
+    make_trainer, make_module, make_data, tmp_path
+):
+    best = ModelCheckpoint(tmp_path, monitor="knn/top1", mode="max")
+    data = make_data()
+    trainer = make_trainer(callbacks=[KNNMonitor(), best], enable_checkpointing=True)
+    message = r"evaluation_dataloader.*plain loaders were passed.* ModelCheckpoint needs knn/top1"
+    with pytest.raises(TypeError, match=message):
+        trainer.fit(make_module(), data.train_dataloader(), data.val_dataloader())
 
 
 def test_a_fast_development_run_reads_the_first_batches_only(make_trainer, make_module, make_data):
@@ -391,10 +401,10 @@ def test_what_is_neither_a_name_nor_a_loader_is_refused(argument):
 def test_one_loader_without_a_data_module_is_not_enough(make_trainer, make_module, make_data):
     data = make_data()
     monitor = KNNMonitor(bank=data.evaluation_dataloader("train"))
-    with pytest.raises(TypeError, match="give it loaders as bank and queries"):
-        make_trainer(callbacks=[monitor]).fit(
-            make_module(), data.train_dataloader(), data.val_dataloader()
-        )
+    trainer = make_trainer(callbacks=[monitor])
+    with pytest.warns(UserWarning, match="give it loaders as bank and queries"):
+        trainer.fit(make_module(), data.train_dataloader(), data.val_dataloader())
+    assert not knn_metrics(trainer)
 
 
 @pytest.mark.parametrize(

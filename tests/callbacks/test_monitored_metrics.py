@@ -56,6 +56,9 @@ def test_images_without_labels_train_under_the_packaged_layers(
     with contextlib.redirect_stdout(said):
         main(["fit", *layers, *options, *quick])
     assert "checkpoint of the best val/loss (" in said.getvalue()
+    assert "weince evaluate" not in said.getvalue()
+    assert "weince diagnose" not in said.getvalue()  # there are no test images
+    assert "  weince export checkpoints/" in said.getvalue()
     told = [line for line in capsys.readouterr().err.splitlines() if "knn/top1" in line]
     assert told[0].startswith("weince: checkpoints follow val/loss instead of knn/top1: ")
 

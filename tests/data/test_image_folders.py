@@ -4,9 +4,11 @@ import os
 import shutil
 
 import pytest
+import torch
 from PIL import Image
 from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 
+from weince_lightning import ContrastiveModule, InfoNCELoss
 from weince_lightning.data import VisionData, sources
 from weince_lightning.data.images import MissingDataError
 
@@ -143,6 +145,71 @@ def test_a_flat_folder_has_no_labels_and_a_test_part(photos):
     assert min(sizes) > 0
     assert data.num_classes == 0
     assert set(contents(photos / "cat", "test").values()) == {-1}
+
+
+def test_every_class_is_in_both_parts_whatever_the_others_are(tmp_path):
+    names = [f"{name}/{number}.png" for name in "abcdefghij" for number in range(5)]
+    save(tmp_path, *names)
+    train, test = contents(tmp_path), contents(tmp_path, "test")
+    assert set(train.values()) == set(test.values()) == set(range(10))
+    for name in "bcdefghij":
+        shutil.rmtree(tmp_path / name)
+    assert set(contents(tmp_path, "test")) == {each for each in test if each.startswith("a/")}
+
+
+def test_one_image_of_a_class_stays_for_training(photos):
+    lowest = next(iter(contents(photos / "cat", "test")))
+    save(photos, lowest_of_its_class := f"owl/{lowest}")
+    for number in range(100):  # the hash holds out one in five of these classes of one image
+        save(photos, f"class {number}/0.png")
+    assert lowest_of_its_class in contents(photos)
+    assert {f"class {number}/0.png" for number in range(100)} <= contents(photos).keys()
+
+
+# Near-duplicates
+
+PATTERN = r"(\d+)_(left|right)"
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """Thirty scenes from two sides, of two classes, and an image without a scene."""
+    names = [f"{'ab'[i % 2]}/{i}_{side}.png" for i in range(30) for side in ("left", "right")]
+    save(tmp_path / "pairs", *names, "a/map.png")
+    return tmp_path / "pairs"
+
+
+def test_near_duplicates_stay_in_one_part(pairs):
+    data = VisionData("image_folder", pairs, image_size=4, id_pattern=PATTERN, val_fraction=0.25)
+    scenes = []
+    for part in ("train", "val", "test"):
+        found = data.evaluation_dataloader(part).dataset
+        names = [os.path.basename(found.images.paths[position]) for position in found.positions]
+        scenes.append({name.partition("_")[0] for name in names})
+    assert len(set.union(*scenes)) == sum(map(len, scenes)) == 31
+    assert all(scenes)
+
+
+def test_near_duplicates_are_no_negatives_of_each_other(pairs):
+    options = {"image_size": 4, "batch_size": 64, "val_fraction": 0}
+    data = VisionData("image_folder", pairs, id_pattern=PATTERN, **options)
+    batch = next(iter(data.train_dataloader()))
+    module = ContrastiveModule("convnet", InfoNCELoss(), in_channels=3, image_size=4)
+    outputs = module.step(batch)
+    # Of two views each image sees all others but the other side, whose id is the same.
+    other_sides = torch.unique(batch.ids, return_counts=True)[1][
+        torch.unique(batch.ids, return_inverse=True)[1]
+    ]
+    expected = 2 * (len(batch.ids) - other_sides)
+    assert outputs["terms"].num_negatives.tolist() == expected.repeat(2).tolist()
+    plain = next(iter(VisionData("image_folder", pairs, **options).train_dataloader()))
+    assert len(plain) == 2
+
+
+@pytest.mark.parametrize("given", ["(", "nothing"])
+def test_a_pattern_that_tells_nothing_is_refused(pairs, given):
+    with pytest.raises(ValueError, match=r"id_pattern must .*, got '(\(|nothing)'"):
+        VisionData("image_folder", pairs, id_pattern=given).train_dataloader()
 
 
 def test_folders_without_images_are_no_classes_of_a_folder_without_splits(photos):

@@ -136,9 +136,59 @@ def test_own_transforms_replace_the_default(digits):
 
 
 def test_lightlys_transform_makes_the_views_of_a_batch():
-    data = VisionData("digits", in_channels=3, transforms=SimCLRTransform(20), batch_size=4)
+    transform = SimCLRTransform(20, normalize=None)
+    data = VisionData("digits", in_channels=3, transforms=transform, batch_size=4)
     (first, second), _ = next(iter(data.train_dataloader()))
     assert first.shape == second.shape == (4, 3, 20, 20)
+
+
+# Normalization
+
+IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+
+
+@pytest.mark.parametrize("batch_augmentation", [False, True])
+@pytest.mark.parametrize("image_size", [16, 20])
+def test_views_and_evaluation_images_are_normalized(batch_augmentation, image_size):
+    def batches(**options):
+        data = VisionData(
+            "digits", in_channels=3, batch_size=4, image_size=image_size,
+            batch_augmentation=batch_augmentation, **options,
+        )  # fmt: skip
+        (first, second), _ = next(iter(data.test_dataloader()))
+        return torch.stack([first, second, next(iter(data.evaluation_dataloader("test")))[0]])
+
+    mean, std = (torch.tensor(IMAGENET[name])[:, None, None] for name in ("mean", "std"))
+    torch.testing.assert_close(batches(**IMAGENET), (batches() - mean) / std)
+
+
+def test_what_lightly_normalized_is_not_normalized_again():
+    (first, _), _ = next(iter(lightlys(**IMAGENET).val_dataloader()))
+    with pytest.warns(UserWarning, match="must be those of transforms, mean=.0.485, .* got None"):
+        plain = lightlys()
+    assert torch.equal(first, next(iter(plain.val_dataloader()))[0][0])
+    images, _ = next(iter(lightlys(**IMAGENET).evaluation_dataloader("val")))
+    assert images.min() < -1 < 0 <= next(iter(plain.evaluation_dataloader("val")))[0].min()
+
+
+def lightlys(**options):
+    return VisionData(
+        "digits", in_channels=3, batch_size=4, transforms=SimCLRTransform(16), **options
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "text"),
+    [
+        ({"mean": [0.5]}, ValueError, r"std must hold one number per channel \(1\), got None\."),
+        ({"mean": [0.5] * 3, "std": [1.0] * 3}, ValueError, r"mean must hold .* \(1\), got \["),
+        ({"mean": [0.5], "std": [0.0]}, ValueError, "std must be above 0, got 0"),
+        ({"mean": 0.5, "std": [1.0]}, TypeError, "mean must be a list of numbers, got 0.5"),
+    ],
+)
+def test_normalization_that_makes_no_sense_is_refused(given, kind, text):
+    with pytest.raises(kind, match=text):
+        VisionData("digits", **given)
 
 
 # Splits
@@ -356,6 +406,11 @@ def test_missing_data_say_what_was_looked_for_where_and_how_to_get_it(tmp_path, 
     assert str(caught.value).startswith(f"{name}: {tmp_path / 'absent'}")
     assert " must hold " in str(caught.value)
     assert str(caught.value).endswith(DATASETS[name].how_to_get)
+
+
+def test_absent_images_are_told_before_a_training_begins(tmp_path):
+    with pytest.raises(MissingDataError, match="must hold data_batch_1"):
+        VisionData("cifar10", tmp_path).setup("fit")
 
 
 def test_classes_of_an_absent_image_folder_cannot_be_counted(tmp_path):

@@ -45,7 +45,8 @@ def points(axes, label):
 
 
 def test_each_topic_has_its_picture_in_the_order_of_names(pairs):
-    every = [*BATCHES, "exceedances", "link", "mean_excess", "quantiles", "stability"]
+    every = [*BATCHES, "exceedances", "hardest", "link", "mean_excess", "quantiles",
+             "stability"]  # fmt: skip
     assert list(draw(pairs)) == sorted(every)
 
 
@@ -53,8 +54,8 @@ def test_each_topic_has_its_picture_in_the_order_of_names(pairs):
     ("name", "extra"),
     few(
         [
-            ("digits", ["exceedances", "mean_excess", "quantiles", "stability"]),
-            ("plane", ["exceedances", "mean_excess"]),
+            ("digits", ["exceedances", "hardest", "mean_excess", "quantiles", "stability"]),
+            ("plane", ["exceedances", "hardest", "mean_excess"]),
             ("constant", []),
             ("three", []),
         ],

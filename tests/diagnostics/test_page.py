@@ -2,6 +2,7 @@
 
 import base64
 import re
+import shlex
 import shutil
 from collections import Counter
 from html import unescape
@@ -11,7 +12,7 @@ import diagnoses
 import pytest
 
 from weince_lightning.diagnostics.figures import draw
-from weince_lightning.diagnostics.page import SECTIONS, render_page
+from weince_lightning.diagnostics.page import FIRST, SECTIONS, render_page
 from weince_lightning.diagnostics.verdict import pronounce
 from weince_lightning.figures import DARK, LIGHT
 
@@ -48,7 +49,7 @@ class Outline(HTMLParser):
 
 
 def page_of(diagnosis, source="embeddings.npy"):
-    return render_page(diagnosis, pronounce(diagnosis), draw(diagnosis), source)
+    return render_page(diagnosis, pronounce(diagnosis, source), draw(diagnosis), source)
 
 
 @pytest.fixture(scope="module")
@@ -71,26 +72,39 @@ def test_the_page_is_one_document_with_language_title_and_viewport(page, outline
 
 
 def test_the_verdict_comes_first_and_whole(outline):
-    verdict = pronounce(diagnoses.pairs())
-    assert outline.texts["h1"] == [verdict.headline]
+    verdict = pronounce(diagnoses.pairs(), "embeddings.npy")
+    assert outline.texts["h1"] == [verdict.answer.capitalize()]
+    assert outline.texts["p"][:3] == [
+        "Is WEINCE worth trying for embeddings.npy?",
+        verdict.why[:1].upper() + verdict.why[1:],
+        f"Next: {verdict.next} ({verdict.purpose})",
+    ]
+    assert outline.texts["code"] == [verdict.next]
+    tags = [tag for tag, _ in outline.elements]
+    assert tags.index("h1") < tags.index("figure") < tags.index("ul")
     assert outline.texts["li"] == verdict.findings
     assert len(verdict.findings) > 3
 
 
 def test_sections_follow_each_other_and_no_heading_is_skipped(outline):
     assert outline.texts["h2"] == [
-        *SECTIONS, "Numbers", "Δ AIC of known tails", "How it was computed",
+        "Do the hardest negatives stop early?", *SECTIONS, "What it rests on", "Numbers",
+        "How it was computed",
     ]  # fmt: skip
     levels = [int(tag[1]) for tag, _ in outline.elements if re.fullmatch("h[1-6]", tag)]
     assert all(after <= before + 1 for before, after in zip([0, *levels], levels, strict=False))
 
 
+def figures_shown():
+    return [FIRST, *(name for names in SECTIONS.values() for name in names)]
+
+
 def test_each_picture_is_there_in_light_and_dark_with_its_words(outline):
     pictures = draw(diagnoses.pairs())
-    order = [name for names in SECTIONS.values() for name in names]
-    assert sorted(order) == sorted(pictures)
+    order = figures_shown()
+    assert set(order) < set(pictures)
     assert [figure["id"] for figure in outline.all("figure")] == order
-    assert outline.texts["h3"] == [pictures[name].question for name in order]
+    assert outline.texts["h3"] == [pictures[name].question for name in order[1:]]
     assert outline.texts["figcaption"] == [pictures[name].caption for name in order]
     columns = (order, outline.all("img"), outline.all("source"))
     for name, light, dark in zip(*columns, strict=True):
@@ -99,7 +113,7 @@ def test_each_picture_is_there_in_light_and_dark_with_its_words(outline):
         for address, is_dark in ((light["src"], False), (dark["srcset"], True)):
             kind, content = address.split(",")
             assert kind == "data:image/svg+xml;base64"
-            if name in ("link", "gate"):
+            if name in ("link", FIRST):
                 assert base64.b64decode(content) == pictures[name].render("svg", is_dark)
 
 
@@ -125,7 +139,8 @@ def test_a_name_from_outside_is_text(lacking):
     outline = Outline(lacking)
     assert "script" not in outline.texts
     assert outline.texts["title"] == [f"Tail diagnosis of {NASTY}"]
-    assert outline.texts["p"][0] == f"Tail diagnosis of {NASTY}"
+    assert outline.texts["p"][0] == f"Is WEINCE worth trying for {NASTY}?"
+    assert outline.texts["code"][0] == f"weince diagnose {shlex.quote(NASTY)}"
 
 
 def rows_of(page, heading):
@@ -150,16 +165,15 @@ def test_the_table_holds_the_main_numbers(page):
     null = numbers["nulls"]["gaussian"]
     expected = "{:.3f} ({:.3f} to {:.3f})".format(null["xi"], *null["xi_range"])
     assert rows["ξ of Gaussian scores"] == expected
-    assert rows["mean gate λ"] == f"{numbers['tail']['lambda_mean']:.3f}"
-    assert rows["median ρ"] == f"{numbers['tail']['rho_median']:.3f}"
     assert rows["λ of the link"] == f"{link['lambda_hat']:.3f}"
     assert rows["its 95 % interval"] == "{:.3f} to {:.3f}".format(*link["lambda_interval"])
 
 
-def test_known_tails_stand_apart_with_the_reason(page):
-    rows = rows_of(page, "Δ AIC of known tails")
-    assert rows == {law: f"{at:.1f}" for law, at in diagnoses.pairs().known_tails.items()}
-    assert "kept out of the verdict" in page
+def test_what_tells_nothing_of_the_data_stays_in_the_files_beside_the_page(page):
+    """Δ AIC and the gate's λ come out alike for any tail."""
+    assert "AIC" not in page
+    assert "gate" not in rows_of(page, "Numbers")
+    assert "Also in figures/: evidence, exceedances, gate, mean_excess, quantiles." in page
 
 
 def test_the_page_says_how_it_was_computed(page):
@@ -178,10 +192,11 @@ def test_the_page_says_how_it_was_computed(page):
 def test_what_is_not_drawn_is_named_with_the_reason(page, lacking):
     assert "Not drawn" not in page
     outline = Outline(lacking)
-    assert "Not drawn: exceedances, link, mean excess, quantiles, stability" in lacking
-    assert "none lies above the threshold" in outline.texts["p"][1]
-    assert "no positives are known" in outline.texts["p"][1]
-    assert outline.texts["h2"][0] == "In batches"
+    assert "Not drawn: hardest, link, stability" in lacking
+    (note,) = [text for text in outline.texts["p"] if "Not drawn" in text]
+    assert "none lies above the threshold" in note
+    assert "no positives are known" in note
+    assert outline.texts["h2"][0] == "What the losses do with them"
     assert rows_of(lacking, "Numbers")["ξ"] == "none"
 
 
@@ -230,7 +245,9 @@ def test_a_browser_shows_all_of_the_page_on_any_device(browser, file, width, sch
     tab, requests, complaints = look(browser, file, width, scheme)
     try:
         images = tab.locator("img").all()
-        assert len(images) == len(draw(diagnoses.pairs()))
+        assert len(images) == len(figures_shown())
+        first = images[0].bounding_box()
+        assert first["y"] + first["height"] < 800  # on the first screen
         for image in images:
             image.evaluate("image => image.decode()")
             assert image.evaluate("image => image.naturalWidth") > 0
@@ -242,7 +259,7 @@ def test_a_browser_shows_all_of_the_page_on_any_device(browser, file, width, sch
             assert (shown[0] == shown[1]) == (scheme == "light")
         # Nothing but tables may be wider than the screen, and those scroll inside themselves.
         assert tab.evaluate("[innerWidth, document.documentElement.scrollWidth]") == [width, width]
-        assert tab.locator("table").count() == 3
+        assert tab.locator("table").count() == 2
         back = tab.evaluate("getComputedStyle(document.body).backgroundColor")
         wanted = (LIGHT if scheme == "light" else DARK).background
         assert back == "rgb({}, {}, {})".format(*bytes.fromhex(wanted[1:]))

@@ -228,6 +228,8 @@ def test_a_run_that_fails_or_is_killed_fails_alone_and_is_named(work, sweep):
     status, said = sweep("small.yaml")
     assert status == 1
     assert set(work.results()) == {"Counting/default/seed_7"}
+    assert "Killed/default/seed_7: run 1 of 4, its log is sweeps/small/runs/Killed/" in said
+    assert re.search(r"FAILED Raising/default/seed_7: .*; 2 left, about", said)
     assert "3 of 4 runs failed:" in said
     ending = said.partition("runs failed:")[2]
     assert "Killed/default/seed_7: fit was killed by SIGKILL" in ending
@@ -240,7 +242,7 @@ def test_a_run_that_fails_or_is_killed_fails_alone_and_is_named(work, sweep):
     ("content", "message"),
     [
         (with_arm(layers=["loss/infonc"]), "nearest packaged one is 'loss/infonce'"),
-        (one_run(options={"trainer.maxepochs": 1}), "unrecognized arguments: --trainer.maxep"),
+        (one_run(options={"trainer.maxepochs": 1}), "there is no option --trainer.maxepochs. Did"),
         (one_run(options={"trainer.max_epochs": "many"}), "trainer.max_epochs"),
         (one_run(options={"trainer.callbacks": [TAILS, {**LAST, "init_args": {"monitor": "x"}}]}),
          "ModelCheckpoint without monitor"),

@@ -132,6 +132,14 @@ def test_one_sentence_is_nothing_to_train_on(files):
         SentenceData(**files).train_dataloader()
 
 
+def test_only_line_feeds_end_the_pieces_of_a_vocabulary(tmp_path):
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "\u2028", "\x85", "word"]
+    (tmp_path / "vocab.txt").write_bytes("\r\n".join([*pieces, ""]).encode())
+    tokens = Tokens(tmp_path / "vocab.txt")
+    assert tokens.vocab_size == len(pieces)
+    assert tokens(["word"], 8).tolist() == [[2, 6, 3]]
+
+
 def test_vocabulary_without_a_special_token_is_refused(tmp_path):
     path = sentences.write_lines(tmp_path / "vocab.txt", ["[PAD]", "[UNK]", "[CLS]", "word"])
     with pytest.raises(ValueError, match=r"tokenizer must be a vocabulary .* without \[SEP\]"):

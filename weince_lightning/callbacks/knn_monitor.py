@@ -19,8 +19,9 @@ class KNNMonitor(Callback):
 
     At the end of a validation epoch the validation split asks, in a test run the test split; the
     training split answers. Both come from ``evaluation_dataloader`` of the data module, or are
-    given by name or as loaders. The encoder is in evaluation mode. Neighbours are the nearest by
-    cosine similarity :math:`s` and vote with weight :math:`\exp(s / \tau)`, see
+    given by name or as loaders. Without either it logs nothing, as one warning says: the loaders of
+    training are augmented, shuffled and in use. The encoder is in evaluation mode. Neighbours are
+    the nearest by cosine similarity :math:`s` and vote with weight :math:`\exp(s / \tau)`, see
     :func:`~weince_lightning.functional.neighbours.neighbour_scores`. The sanity check is skipped,
     samples with label -1 are left out, and each sample counts once, whatever a loader's sampler
     (:func:`~weince_lightning.evaluation.features.extract_features`). Several processes share the
@@ -79,22 +80,37 @@ class KNNMonitor(Callback):
         self.bank = bank
         self.queries = queries
         self._has_warned = False
+        self._lacks_loaders = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Refuse a data module that cannot give the loaders, before anything is trained."""
+        """Warn, before anything is trained, if nothing gives the loaders.
+
+        Raises:
+            TypeError: If a checkpoint or early stopping needs the metrics then.
+        """
         self._has_warned = False
-        data: Any = getattr(trainer, "datamodule", None)
-        if stage == "predict" or callable(getattr(data, "evaluation_dataloader", None)):
+        self._lacks_loaders = stage != "predict" and self.lacks_loaders(trainer)
+        if not self._lacks_loaders:
             return
-        if not isinstance(self.bank, DataLoader) or not isinstance(self.queries, DataLoader):
-            found = "none (plain loaders were passed)" if data is None else type(data).__name__
-            raise TypeError(
-                "trainer.datamodule must have a method evaluation_dataloader(split) that gives "
-                '(images, labels) of the split "train", "val" or "test" in a fixed order, got '
-                f"{found}. KNNMonitor takes its bank and its queries from there: pass a data "
-                "module such as weince_lightning.data.VisionData, give it loaders as bank and "
-                "queries, or remove the callback."
-            )
+        data: Any = getattr(trainer, "datamodule", None)
+        found = "none (plain loaders were passed)" if data is None else type(data).__name__
+        needed = (
+            "trainer.datamodule must have a method evaluation_dataloader(split) that gives "
+            '(images, labels) of the split "train", "val" or "test" in a fixed order, got '
+            f"{found}. KNNMonitor takes its bank and its queries from there: pass a data "
+            "module such as weince_lightning.data.VisionData, give it loaders as bank and "
+            "queries, or remove the callback."
+        )
+        for follower in trainer.callbacks if stage == "fit" else []:  # type: ignore[attr-defined]
+            if f"{getattr(follower, 'monitor', '')}".startswith(f"{self.name}/"):
+                raise TypeError(f"{needed} {type(follower).__name__} needs {follower.monitor}.")
+        self._warn_once(needed)
+
+    def lacks_loaders(self, trainer: Trainer) -> bool:
+        """Whether neither the arguments nor the data module of a trainer give the loaders."""
+        data: Any = getattr(trainer, "datamodule", None)
+        is_named = not isinstance(self.bank, DataLoader) or not isinstance(self.queries, DataLoader)
+        return is_named and not callable(getattr(data, "evaluation_dataloader", None))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Score the validation split."""
@@ -110,6 +126,8 @@ class KNNMonitor(Callback):
         self._log_scores(trainer, pl_module, "test")
 
     def _log_scores(self, trainer: Trainer, pl_module: LightningModule, split: str) -> None:
+        if self._lacks_loaders:
+            return
         try:
             with isolate_rng():
                 bank = _batches(trainer, self.bank, "train")
@@ -135,7 +153,7 @@ class KNNMonitor(Callback):
                 reduce_fx="max",
             )
 
-    def _warn_once(self, error: NoLabelError) -> None:
+    def _warn_once(self, error: NoLabelError | str) -> None:
         if not self._has_warned:
             self._has_warned = True
             rank_zero_warn(f'KNNMonitor "{self.name}" logs nothing: {error}')

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -21,15 +22,23 @@ _log = logging.getLogger(__name__)
 
 
 class MonitoredMetrics(Callback):
-    """Let checkpoints follow the validation loss where no label is there for their metric.
+    """Let checkpoints follow the validation loss where nothing will log their metric.
 
-    Lightning would end the training when the metric is first due. What has no such substitute is
-    refused before the first epoch.
+    That is so without labels, without loaders for the monitor, or without the monitor. Lightning
+    would end the training when the metric is first due. What has no such substitute is refused
+    before the first epoch. It must stand before the monitors.
+
+    Args:
+        removed: Monitors that the user removed: what stands before the slash in the names of their
+            metrics, and their class.
 
     Raises:
         ValueError: If early stopping or another module needs the metric, or it is logged in other
             epochs than it is read.
     """
+
+    def __init__(self, removed: Mapping[str, str] | None = None) -> None:
+        self.removed = dict(removed or {})
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Look at every metric that is followed; the data module is ready, no state is loaded."""
@@ -37,16 +46,31 @@ class MonitoredMetrics(Callback):
         followers = [
             each for each in callbacks if isinstance(each, ModelCheckpoint | EarlyStopping)
         ]
+        for name, kind in self.removed.items():
+            for follower in _those_of(name, followers):
+                _replace(follower, f"{kind} is removed, so nothing logs it", trainer, pl_module)
         for monitor in callbacks:
             if not isinstance(monitor, KNNMonitor | OnlineLinearProbe):
                 continue
-            its = [each for each in followers if f"{each.monitor}".startswith(f"{monitor.name}/")]
-            lacks_labels = bool(its) and _lacks_labels(trainer, monitor)
+            its = _those_of(monitor.name, followers)
+            why = _why_absent(trainer, monitor) if its else None
             for follower in its:
-                if lacks_labels:
-                    _replace(follower, monitor, pl_module)
+                if why is not None:
+                    its_reason = f"{why}, so {type(monitor).__name__} does not log it"
+                    _replace(follower, its_reason, trainer, pl_module)
                 elif isinstance(monitor, KNNMonitor):
                     _check_epochs(follower, monitor, trainer.check_val_every_n_epoch or 1)
+
+
+def _those_of(name: str, followers: list[Any]) -> list[Any]:
+    return [each for each in followers if f"{each.monitor}".startswith(f"{name}/")]
+
+
+def _why_absent(trainer: Trainer, monitor: KNNMonitor | OnlineLinearProbe) -> str | None:
+    """Say why a monitor will log nothing; None where it will."""
+    if isinstance(monitor, KNNMonitor) and monitor.lacks_loaders(trainer):
+        return "the data have no evaluation_dataloader"
+    return "the samples have no labels" if _lacks_labels(trainer, monitor) else None
 
 
 def _lacks_labels(trainer: Trainer, monitor: KNNMonitor | OnlineLinearProbe) -> bool:
@@ -70,18 +94,19 @@ def _lacks_labels(trainer: Trainer, monitor: KNNMonitor | OnlineLinearProbe) -> 
 
 def _replace(
     follower: ModelCheckpoint | EarlyStopping,
-    monitor: KNNMonitor | OnlineLinearProbe,
+    why: str,
+    trainer: Trainer,
     module: LightningModule,
 ) -> None:
     name, metric = type(follower).__name__, follower.monitor
-    why = f"the samples have no labels, so {type(monitor).__name__} does not log it"
     if isinstance(follower, EarlyStopping) or not isinstance(module, ContrastiveModule):
         raise ValueError(
             f"monitor must be a metric that is logged, got {metric!r} for {name}: {why}. Give "
             f"{name} another one, such as val/loss, or remove it."
         )
-    rank_zero_only(_log.warning)("checkpoints follow val/loss instead of %s: %s.", metric, why)
-    follower.monitor, follower.mode = "val/loss", "min"
+    instead = "val/loss" if trainer.enable_validation else "train/loss"
+    rank_zero_only(_log.warning)("checkpoints follow %s instead of %s: %s.", instead, metric, why)
+    follower.monitor, follower.mode = instead, "min"
     follower.kth_value = torch.tensor(math.inf)
 
 

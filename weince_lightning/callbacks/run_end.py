@@ -1,7 +1,7 @@
 """The end of a training, judged by its weights, numbers and files."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sized
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,6 +28,13 @@ def why_no_success(trainer: Trainer, steps_before: int = 0) -> str | None:
         steps_before: Steps of the checkpoint from which the training went on.
     """
     if trainer.global_step <= steps_before:
+        loader = trainer.train_dataloader
+        size, data = getattr(loader, "batch_size", None), getattr(loader, "dataset", None)
+        if trainer.num_training_batches == 0 and getattr(loader, "drop_last", False) and size:
+            return (
+                f"batch_size must be at most the number of training samples, {_length(data)}, "
+                f"where drop_last is true, got {size}: there is no whole batch. Lower it."
+            )
         return (
             "the training must take at least one step, got none. Look at trainer.max_epochs, "
             "max_steps, max_time and limit_train_batches, and at the number of training samples."
@@ -53,6 +60,10 @@ def why_no_success(trainer: Trainer, steps_before: int = 0) -> str | None:
         f"the {what}. {kept} Lower the learning rate, set trainer.gradient_clip_val, or try "
         f"another trainer.precision than {trainer.precision}."
     )
+
+
+def _length(data: object) -> int | str:
+    return len(data) if isinstance(data, Sized) else "which is not known"
 
 
 def _last_finite(paths: Iterable[str | Path | None], parameters: Collection[str]) -> str:

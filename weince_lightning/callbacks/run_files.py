@@ -5,6 +5,8 @@ from pathlib import Path
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+from weince_lightning.folders import files_below
+
 
 def log_folder(trainer: Trainer) -> Path | None:
     """Return the folder of the first logger that has one of its own for each run."""
@@ -43,6 +45,6 @@ def written_checkpoints(trainer: Trainer) -> list[Path]:
     start = config.stat().st_mtime
     savers = [each for each in trainer.checkpoint_callbacks if isinstance(each, ModelCheckpoint)]
     folders = {Path(each.dirpath) for each in savers if each.dirpath is not None}
-    files = {file for folder in folders for file in folder.rglob("*.ckpt")}
+    files = {file for folder in folders for file in files_below(folder, ".ckpt")}
     ages = {file: file.stat().st_mtime for file in files}
     return sorted((file for file in ages if ages[file] >= start), key=ages.__getitem__)[::-1]

@@ -28,6 +28,8 @@ class EncoderWeights(NamedTuple):
         arguments: What is known of the arguments of
             :func:`weince_lightning.networks.build_encoder`, by name. ``backbone`` is missing where
             neither settings nor shapes tell it.
+        normalization: ``mean`` and ``std`` of each channel of the images that it learnt from; empty
+            for images in [0, 1], or where it is unknown.
     """
 
     path: Path
@@ -36,6 +38,7 @@ class EncoderWeights(NamedTuple):
     projection_head: dict[str, Tensor]
     left_out: list[str]
     arguments: dict[str, Any]
+    normalization: dict[str, list[float]]
 
     @property
     def unknown(self) -> str | None:
@@ -84,7 +87,9 @@ def read_encoder(source: str | Path | Checkpoint, **arguments: Any) -> EncoderWe
     if given.get("backbone", known.get("backbone")) != known.get("backbone"):
         # Another backbone than was found has other options.
         known = {name: known[name] for name in ("in_channels", "image_size") if name in known}
-    return EncoderWeights(checkpoint.path, layout, encoder, head, left_out, known | given)
+    return EncoderWeights(
+        checkpoint.path, layout, encoder, head, left_out, known | given, checkpoint.normalization
+    )
 
 
 def load_encoder(

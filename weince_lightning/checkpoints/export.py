@@ -1,15 +1,19 @@
 """Export of the encoder in a checkpoint, for use without this package."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import nn
-from torchvision.models import ResNet, VisionTransformer
+from torchvision.models import ResNet, VisionTransformer, get_model
 from torchvision.models.resnet import Bottleneck
 
 from weince_lightning.checkpoints.encoders import EncoderWeights, build, read_encoder
 from weince_lightning.checkpoints.files import CheckpointError, write_tensors
 from weince_lightning.checkpoints.record import Checkpoint
+from weince_lightning.networks.hubs import last_layer
 
+_OF_IMAGES = ("backbone", "in_channels", "image_size")
 SUFFIXES = (".pt", ".pth", ".safetensors")
 
 
@@ -22,7 +26,8 @@ def export_encoder(
     """Write the encoder of a checkpoint, without projection head and loss.
 
     This is ``weince export``. Weights have the names that torchvision or timm give them;
-    :func:`loading_code` says how to load them.
+    :func:`loading_code` says how to load them, and how images are normalized for them, which the
+    metadata of a ``.safetensors`` file say too (``mean`` and ``std``, as JSON).
 
     Args:
         checkpoint: See :func:`~weince_lightning.checkpoints.read_encoder`.
@@ -60,7 +65,7 @@ def export_encoder(
     weights = read_encoder(checkpoint, backbone=backbone)
     if backbone is not None:
         build(weights)  # which proves that the weights are its own
-    write_tensors(weights.encoder, target)
+    write_tensors(weights.encoder, target, weights.normalization)
     return weights
 
 
@@ -79,7 +84,16 @@ def loading_code(weights: EncoderWeights, to: str | Path) -> tuple[str, list[str
     if Path(to).suffix == ".safetensors":
         imports, load = ["from safetensors.torch import load_file"], f'load_file("{path}")'
     about, lines = _model(weights, _build(weights))
-    return about, ["import torch", *imports, *lines, f"model.load_state_dict({load})"]
+    load_lines = [*imports, *lines, f"model.load_state_dict({load})"]
+    if normalization := weights.normalization:
+        mean, std = normalization["mean"], normalization["std"]
+        about += " It learnt from normalized images, as the first layer makes them of [0, 1]."
+        load_lines = [
+            "from torchvision.transforms import Normalize",
+            *load_lines,
+            f"model = torch.nn.Sequential(Normalize({mean}, {std}), model)",
+        ]
+    return about, ["import torch", *load_lines]
 
 
 def _build(weights: EncoderWeights) -> nn.Module | None:
@@ -104,6 +118,13 @@ def _model(weights: EncoderWeights, encoder: nn.Module | None) -> tuple[str, lis
     backbone = str(weights.arguments["backbone"])
     if backbone.startswith("timm:"):
         return "The names are timm's, and the weights load into its model:", _timm(weights, encoder)
+    if backbone.startswith("torchvision:"):
+        name = backbone.removeprefix("torchvision:")
+        return (
+            "The names are torchvision's, and the weights load into its model without the last "
+            "layer:",
+            ["import torchvision", *_torchvision_by_name(name, weights.arguments)],
+        )
     own = _own_parts(weights, encoder)
     if not own:
         return (
@@ -167,6 +188,16 @@ def _torchvision(backbone: str, encoder: nn.Module) -> list[str]:
         "import torchvision",
         f"model = torchvision.models.{backbone}()",
         "model.fc = torch.nn.Identity()",
+    ]
+
+
+def _torchvision_by_name(name: str, arguments: Mapping[str, Any]) -> list[str]:
+    options = [f"{key}={value!r}" for key, value in arguments.items() if key not in _OF_IMAGES]
+    place = last_layer(get_model(name))
+    features = "Identity()" if place else "AdaptiveAvgPool2d(1)"
+    return [
+        f"model = torchvision.models.{name}({', '.join(options)})",
+        f'model.set_submodule("{place or "classifier"}", torch.nn.{features})',
     ]
 
 

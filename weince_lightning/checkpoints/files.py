@@ -1,5 +1,6 @@
 """Files of weights: whether they are whole, what they hold, and how to write them in one piece."""
 
+import json
 import os
 import pickle
 import re
@@ -8,7 +9,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,7 +20,8 @@ from torch import Tensor
 from weince_lightning.checks import import_extra
 
 _REFUSED_CLASS = re.compile(r"GLOBAL (\S+) was not an allowed global")
-_KEYWORDS = ("best", "last", "hpc", "registry")
+KEYWORDS = ("best", "last", "hpc", "registry")
+"""What Lightning takes in place of a checkpoint's path."""
 
 # What reading damaged bytes has been seen to raise: those of a pickle are instructions.
 _DAMAGE = (
@@ -110,7 +112,7 @@ def check_checkpoint(path: object, weights_only: bool | None = True) -> None:
     if not isinstance(path, (str, Path)) or "://" in str(path):
         return
     path = Path(path)
-    if not path.exists() and str(path).partition(":")[0] in _KEYWORDS:
+    if not path.exists() and str(path).partition(":")[0] in KEYWORDS:
         return
     if (path / "meta.pt").is_file() or (path / "checkpoint").is_dir():  # FSDP, DeepSpeed
         return
@@ -120,13 +122,22 @@ def check_checkpoint(path: object, weights_only: bool | None = True) -> None:
         read_checkpoint(path)
 
 
-def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Write named tensors, as safetensors if the path ends so, and by ``torch.save`` otherwise."""
+def write_tensors(
+    tensors: Mapping[str, Tensor], path: Path, notes: Mapping[str, Any] | None = None
+) -> None:
+    """Write named tensors, as safetensors if the path ends so, and by ``torch.save`` otherwise.
+
+    Args:
+        tensors: Tensors by name.
+        path: The file.
+        notes: Plain values by name for the metadata of safetensors; torch's files have none.
+    """
     # Clones: what was a part of a larger tensor would bring all of it along.
     own = {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
     with whole_file(path) as file:
         if path.suffix == ".safetensors":
-            file.write(_safetensors().save(own, metadata={"format": "pt"}))
+            texts = {name: json.dumps(value) for name, value in (notes or {}).items()}
+            file.write(_safetensors().save(own, metadata={"format": "pt", **texts}))
         else:
             torch.save(own, file)
 
@@ -202,6 +213,17 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
             f"{_named(path)} is cut off or damaged, or no safetensors file. {_MEND}"
         ) from error
     return tensors
+
+
+def read_notes(path: Path) -> dict[str, Any]:
+    """Read the metadata of a safetensors file, as far as they are what we write."""
+    with import_module("safetensors").safe_open(path, "pt") as file:
+        texts = file.metadata() or {}
+    notes = {}
+    for name, text in texts.items():
+        with suppress(ValueError):
+            notes[name] = json.loads(text)
+    return notes
 
 
 def _safetensors() -> Any:

@@ -1,6 +1,7 @@
 """One door to a checkpoint: the file is opened once, and its keys are known here alone."""
 
 from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -9,7 +10,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from weince_lightning.checkpoints.files import CheckpointError, read_checkpoint
+from weince_lightning.checkpoints.files import CheckpointError, read_checkpoint, read_notes
 from weince_lightning.checkpoints.layouts import find_state
 from weince_lightning.losses.descriptions import classes_built_in_python
 from weince_lightning.yaml_files import YAMLFileError, load_settings, read_text
@@ -84,6 +85,12 @@ class Checkpoint:
         return name
 
     @property
+    def logs(self) -> Mapping[str, Any]:
+        """``versions`` of the loggers and ``folders`` of the run; empty if it does not say."""
+        found = self._own.get("logs")
+        return found if isinstance(found, Mapping) else {}
+
+    @property
     def hyper_parameters(self) -> Mapping[str, Any]:
         """The arguments with which the module can be built again."""
         return self._mapping(HYPER_PARAMETERS)
@@ -145,6 +152,18 @@ class Checkpoint:
             for name in ("in_channels", "image_size"):
                 settings["model"]["init_args"].pop(name, None)
         return _run_settings(settings, self.source) if settings else None
+
+    @property
+    def normalization(self) -> dict[str, list[float]]:
+        """``mean`` and ``std`` of each channel of its images; empty without or where unknown."""
+        found: Mapping[str, Any] = {}
+        with suppress(CheckpointError):  # settings that cannot be read, whose weights can
+            run = self.run_settings
+            found = {} if run is None else (run.settings.get("data") or {}).get("init_args") or {}
+        if self.path.suffix == ".safetensors":
+            found = read_notes(self.path)
+        known = {name: found[name] for name in ("mean", "std") if found.get(name)}
+        return known if len(known) == 2 else {}
 
     @property
     def _own(self) -> Mapping[str, Any]:
@@ -224,7 +243,8 @@ def note_in_checkpoint(checkpoint: MutableMapping[str, Any], **notes: Any) -> No
     Args:
         checkpoint: Its content.
         **notes: Plain values: ``model`` and ``data``, import paths of classes;
-            ``decided_by_subclass``, settings of the module; ``config``, the run's configuration.
+            ``decided_by_subclass``, settings of the module; ``config``, the run's configuration;
+            ``logs``, versions of its loggers and its folders.
     """
     checkpoint.setdefault(_OWN, {}).update(notes)
 

@@ -41,13 +41,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except UsageError as error:
         sys.stderr.write(f"weince: error: {error}\n")
         raise SystemExit(2) from None
-    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-        sys.stderr.write(f"weince: error: {error}\n")
-        raise SystemExit(1) from error
     except BrokenPipeError:
         # Who reads the output, such as `head`, has enough; nor is there anything left to flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         raise SystemExit(1) from None
+    except OSError as error:
+        sys.stderr.write(f"weince: error: {error}\n")
+        raise SystemExit(1) from error
     except KeyboardInterrupt:
         sys.stderr.write("\nweince: interrupted before training began; nothing was written.\n")
         raise SystemExit(130) from None

@@ -5,10 +5,11 @@ import re
 import sys
 from collections.abc import Container, Mapping, Sequence
 from itertools import pairwise
-from os.path import isfile
+from os.path import isdir, isfile
 from typing import NoReturn
 
 from weince_lightning.checks import did_you_mean
+from weince_lightning.cli.wording import unknown_option
 from weince_lightning.layers import (
     Layer,
     find_packaged,
@@ -30,9 +31,10 @@ Commands:
   fit       train an encoder; ends with its numbers and the command that comes next
   validate  the validation numbers of a checkpoint
   test      loss and kNN on the test images
-  predict   write the features and labels of the test images to an .npz file
+  predict   write the features, labels and paths of the test images to an .npz file
+  embed     write the features of the images in any folder, with their paths
   evaluate  linear probe and nearest neighbours on the frozen features of checkpoints
-  diagnose  is the tail Weibull? of a checkpoint, a backbone or an array of embeddings
+  diagnose  is WEINCE worth trying for a checkpoint, a backbone or an array of embeddings?
   export    write the encoder of a checkpoint under torchvision's or timm's names
   sweep     train and evaluate the runs of a comparison: losses x settings x seeds
   report    compare the arms of a sweep: tables, intervals and a figure
@@ -52,6 +54,7 @@ More:
   weince fit -c digits --print_config    the whole configuration, to save and edit
   weince fit --help                      every option
   --model MyModule --data MyData         classes of your own, by class path
+  --without KNNMonitor                   leaves a callback of the layers out
   weince --version                       versions and devices, for a bug report
 """
 
@@ -59,6 +62,7 @@ More:
 OWN_ARGUMENTS = {
     "evaluate": "evaluate_checkpoints",
     "diagnose": "diagnose_source",
+    "embed": "embed",
     "export": "export",
     "sweep": "sweep",
     "report": "report",
@@ -95,7 +99,11 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, and where the help is."""
-        raise UsageError(f"{message}. See {self.prog} --help.")
+        what, colon, given = message.partition("unrecognized arguments: ")
+        if colon and not what:
+            message = unknown_option(given, self._option_string_actions).removesuffix(".")
+        end = "" if message.endswith("?") else "."
+        raise UsageError(f"{message}{end} See {self.prog} --help.")
 
 
 def with_hyphens(arguments: Sequence[str], flags: Container[str]) -> list[str]:
@@ -150,8 +158,12 @@ def find_config(name: str) -> str:
     Raises:
         UsageError: If there is no such file and no such packaged configuration.
     """
+    if not name:
+        raise UsageError("-c must be followed by a YAML file or a packaged configuration.")
     if isfile(name) or not re.fullmatch(r"[\w./~-]*", name):
         return name
+    if isdir(name) and name.removesuffix(".yaml") not in packaged_configs():
+        raise UsageError(f"-c must name a YAML file, got the folder {name!r}. Name a file in it.")
     try:
         return str(find_packaged(name, "-c"))
     except YAMLFileError as error:

@@ -57,7 +57,7 @@ def with_checkpoint_config(arguments: Sequence[str], config: RunSettings | None)
     refuse_built_in_python(
         config.built_in_python, lambda key: _is_set(key, given), "the checkpoint"
     )
-    _tell(f"weince: using the settings in {config.source}.")
+    tell(f"weince: using the settings in {config.source}.")
     return [command, "-c", yaml.safe_dump(config.settings, sort_keys=False), *rest]
 
 
@@ -85,7 +85,7 @@ def refuse_built_in_python(
 def report_overrides(saved: Mapping[str, Any], final: Mapping[str, Any]) -> None:
     """Say on standard error, a line each, which settings of a checkpoint do not hold."""
     for key, was, now in _differences(saved, final, ""):
-        _tell(f"{key}: {_shown(now)} instead of the checkpoint's {_shown(was)}")
+        tell(f"{key}: {shown_value(now)} instead of the checkpoint's {shown_value(was)}")
 
 
 def refuse_finished(checkpoint: Checkpoint, limits: Any) -> None:
@@ -142,15 +142,16 @@ def _differences(was: Any, now: Any, key: str) -> Iterator[tuple[str, Any, Any]]
         yield key, was, now
 
 
-def _shown(value: Any) -> str:
+def shown_value(value: Any) -> str:
     """Write a value in one line; of an object its class."""
     if isinstance(value, Mapping) and "class_path" in value:
         return str(value["class_path"])
     if isinstance(value, list):
-        return f"[{', '.join(map(_shown, value))}]"
+        return f"[{', '.join(map(shown_value, value))}]"
     return "null" if value is None else str(value)
 
 
 @rank_zero_only
-def _tell(line: str) -> None:
+def tell(line: str) -> None:
+    """Write a line to standard error, once for all processes."""
     sys.stderr.write(f"{line}\n")

@@ -1,4 +1,4 @@
-"""``weince diagnose``: is the tail of an encoder's hard negatives Weibull?"""
+"""``weince diagnose``: is WEINCE worth trying for an encoder or its embeddings?"""
 
 import sys
 from collections.abc import Sequence
@@ -19,41 +19,59 @@ from weince_lightning.cli.encoder_arguments import (
 from weince_lightning.cli.messages import say
 from weince_lightning.cli.parser import ConciseParser
 from weince_lightning.cli.run_files import shown
+from weince_lightning.cli.wording import in_words_of_options
 from weince_lightning.diagnostics import Diagnosis, diagnose, diagnose_encoder, pronounce
 from weince_lightning.diagnostics.embedding_files import (
+    NO_IDS,
     holds_embeddings,
     open_source,
     read_embeddings,
 )
-from weince_lightning.diagnostics.encoders import HUBS, build_hub_encoder, read_checkpoint_encoder
+from weince_lightning.diagnostics.embeddings import Embeddings
+from weince_lightning.diagnostics.encoders import read_checkpoint_encoder
 from weince_lightning.diagnostics.report import report_folder, write_report
+from weince_lightning.diagnostics.untrained import UNTRAINED, as_untrained
+from weince_lightning.evaluation.encoders import images_of, is_encoder_name
 from weince_lightning.evaluation.progress import progress_bar
+from weince_lightning.evaluation.saved_run import warn_of_normalization
+from weince_lightning.functional.layouts import Layout
 
 _DESCRIPTION = """\
-Find out whether the tail of the hard negatives' similarities is what WEINCE takes it for: Weibull,
-with an end. Fits peaks over a threshold, compares their shape with that of Gaussian scores and of
-uniform directions, looks at batches as WEINCE would, and fits the link where positives are known.
+Find out without training whether WEINCE is worth trying: "worth trying", "no reason to expect a
+gain" or "cannot tell", with the reason and the next command. The numbers behind it follow: the tail
+of the hard negatives' similarities beside those of random directions and of a second encoder, the
+gradient in batches and, where positives are known, the link.
 
-SOURCE is a file of embeddings (.npy, .npz, .pt, .safetensors), a checkpoint (of `weince fit`, the
-paper's released code or lightly's SimCLR), torchvision:NAME or timm:NAME. An encoder embeds two
-views of the test images of the data, by its projection head where the checkpoint has one.
+SOURCE is a file of embeddings (.npy, .npz, .pt, .safetensors, .csv, .parquet), a checkpoint (of
+`weince fit`, the paper's released code or lightly's SimCLR), torchvision:NAME or timm:NAME, or
+without weights a name such as resnet18 or a class path. An encoder embeds two views of the test
+images of the data, by its projection head where the checkpoint has one.
 
 In a file with several arrays: embeddings (or features, z0), positives (or z1) with the positive of
-each row, pairs with an index of positive rows, ids (or labels) with what each row shows. Rows with
-equal ids, and equal rows, are no negatives of each other.
+each row, pairs with an index of positive rows, ids (or labels) with what each row shows, -1 where
+that is unknown. Rows with equal ids, and equal rows, are no negatives of each other. Whatever else
+lies in the file, such as paths, is passed over.
 """
 _EPILOG = """\
 examples:
   weince diagnose embeddings.npy
+  weince diagnose trained.npy --against untrained.npy
   weince diagnose images.npy --positives captions.npy --layout pairs --temperature 0.07
-  weince diagnose runs/digits/version_0/checkpoints/last.ckpt
+  weince diagnose runs/digits/version_0/checkpoints/last.ckpt --against untrained
   weince diagnose torchvision:resnet18 -c data/cifar100
 
-Writes report.html, diagnosis.json and the figures to ./diagnosis; a second run replaces the first.
+Writes report.html, diagnosis.json and the figures to a folder beside SOURCE, such as
+embeddings.npy.diagnosis; a second run replaces the first.
 """
 
 _OF_LAYERS = ("data", "device", "backbone", "v1_stride")
-_ARGUMENTS = {"first": "embeddings", "second": "positives", "name": "SOURCE", "output": "--output"}
+_ARGUMENTS = {
+    "first": "embeddings",
+    "second": "positives",
+    "name": "SOURCE",
+    "output": "--output",
+    "against": "--against",
+}
 """Names of the functions' arguments, and the names that people gave them by."""
 _SIDES = ("positives", "pairs", "ids")
 
@@ -81,14 +99,15 @@ def diagnose_source(arguments: Sequence[str]) -> None:
         found, folder = _diagnose(parser, source, given)
         page = write_report(found, folder, source)
     except EXPECTED as error:
-        text = in_words_of_command(error, _ARGUMENTS)
+        text = in_words_of_options(in_words_of_command(error, _ARGUMENTS), parser.keys)
         raise UsageError(text if source in text else f"{source}: {text}") from error
     except KeyboardInterrupt:
         sys.stderr.write("\nweince: interrupted; nothing was written.\n")
         raise SystemExit(130) from None
-    title = source if source.startswith(HUBS) else Path(source).name
-    verdict = pronounce(found)
+    title = source if is_encoder_name(source) else Path(source).name
+    verdict = pronounce(found, source)
     lines = [f"\n{title}: {verdict.headline}\n"]
+    lines += [f"Next: {verdict.next}  ({verdict.purpose})\n"]
     lines += [f"  - {finding}\n" for finding in verdict.findings]
     say("".join([*lines, f"Report: {shown(page)}\n"]))
 
@@ -98,7 +117,20 @@ def _parser() -> ConciseParser:
         "diagnose", "SOURCE [-c LAYER ...] [options]", _DESCRIPTION, _EPILOG,
         data_needs="a test_dataloader of (views, labels)",
     )  # fmt: skip
-    parser.add_argument("--output", type=str, default="diagnosis", help="the folder to write to")
+    parser.add_argument(
+        "--output", type=str | None, default=None,
+        help="the folder to write to; default: SOURCE.diagnosis, beside SOURCE",
+    )  # fmt: skip
+    parser.add_argument(
+        "--against", type=str | None, default=None,
+        help="a second encoder of the same samples: a file with the same rows where SOURCE is one, "
+        "another checkpoint or encoder where SOURCE is one; untrained: SOURCE's own encoder with "
+        "new random weights",
+    )  # fmt: skip
+    parser.add_argument(
+        "--key", type=str | None, default=None,
+        help="the name of the array of embeddings where a file holds several",
+    )  # fmt: skip
     parser.add_argument(
         "--positives", type=str | None, default=None,
         help="a file with the positive of each row of SOURCE",
@@ -127,17 +159,13 @@ def _parser() -> ConciseParser:
         help="part of the similarities below the threshold, 0.98 to 0.9999",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="of all that is drawn at random")
-    parser.add_argument(
-        "--pretrained", type=bool, default=True,
-        help="whether torchvision:NAME and timm:NAME have their published weights",
-    )  # fmt: skip
     return parser
 
 
 def _diagnose(parser: ConciseParser, source: str, given: Given) -> tuple[Diagnosis, Path]:
     """Diagnose embeddings or an encoder; return the folder of the report too."""
     path = Path(source)
-    if source.startswith(HUBS):
+    if is_encoder_name(source):
         return _diagnose_encoder(parser, source, None, given)
     if not path.is_file():
         raise UsageError(
@@ -150,17 +178,33 @@ def _diagnose(parser: ConciseParser, source: str, given: Given) -> tuple[Diagnos
     if given.layers or given.sets("data"):
         raise UsageError(f"-c and --data must not be given for {source}, which holds embeddings.")
     config = read_options(parser, given)
-    folder = report_folder(config.output)
+    folder = report_folder(config.output, source)
     files = {name: config[name] and Path(config[name]) for name in _SIDES}
-    embeddings = read_embeddings(opened, config.layout or "views", **files)
+    layout: Layout = config.layout or "views"
+    embeddings = read_embeddings(opened, layout, **files, key=config.key)
+    against = _read_against(config, layout, files["pairs"])
     if config.layout is not None and embeddings.second is None:
         raise UsageError(
             f"--layout must not be given where no positives are known, got {config.layout} for "
             f"{source}."
         )
     temperature = 0.5 if config.temperature is None else config.temperature
-    found = diagnose(embeddings, temperature, config.quantile, config.seed, progress_bar)
+    found = diagnose(embeddings, temperature, config.quantile, config.seed, progress_bar, against)
     return found, folder
+
+
+def _read_against(config: Any, layout: Layout, pairs: Path | None) -> Embeddings | None:
+    """Read the same rows by a second encoder, whose ids are those of the first."""
+    if config.against is None:
+        return None
+    path = Path(config.against)
+    if config.against == UNTRAINED and not path.exists():
+        raise UsageError(
+            "--against must be a file with the same rows where SOURCE holds embeddings, got "
+            f"{UNTRAINED}, which is for encoders. Embed the rows before training, too."
+        )
+    opened = open_source(path) if path.is_file() else path
+    return read_embeddings(opened, layout, pairs=pairs, ids=NO_IDS, key=config.key)
 
 
 def _diagnose_encoder(
@@ -168,16 +212,23 @@ def _diagnose_encoder(
 ) -> tuple[Diagnosis, Path]:
     """Diagnose an encoder by test images; ``checkpoint`` is None for one of a hub."""
     config, _ = read_encoder_options(parser, given, source, checkpoint)
-    for name in _SIDES:
+    for name in (*_SIDES, "key"):
         if config[name] is not None:
             raise UsageError(f"--{name} must not be given for an encoder, whose views are known.")
-    folder = report_folder(config.output)
+    folder = report_folder(config.output, source)
     built = build(parser, config)
-    if checkpoint is None:
-        encoder = build_hub_encoder(source, config.pretrained)
-    else:
-        encoder = read_checkpoint_encoder(checkpoint, built.backbone, built.v1_stride)
+    shape: dict[str, Any] = {"pretrained": config.pretrained, **images_of(built.data)}
+    encoder = read_checkpoint_encoder(
+        checkpoint or source, built.backbone, built.v1_stride, **shape
+    )
+    warn_of_normalization(checkpoint or source, built.data)
+    second = None
+    if config.against == UNTRAINED:
+        second = as_untrained(encoder, config.seed)
+    elif config.against is not None:
+        second = read_checkpoint_encoder(config.against, **shape)
     options = {
         name: config[name] for name in ("temperature", "layout", "quantile", "seed", "device")
     }
-    return diagnose_encoder(encoder, built.data, progress=progress_bar, **options), folder
+    found = diagnose_encoder(encoder, built.data, progress=progress_bar, against=second, **options)
+    return found, folder

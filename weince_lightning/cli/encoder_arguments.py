@@ -106,7 +106,7 @@ def encoder_parser(
         help="what does the work; auto takes a GPU if there is one",
     )  # fmt: skip
     parser.add_argument(
-        "--backbone", type=str | nn.Module | None, default=None,
+        "--backbone", type=nn.Module | str | None, default=None,
         help="the backbone where the file does not tell it, such as timm:vit_tiny_patch16_224, or "
         "a module by its class path",
     )  # fmt: skip
@@ -114,6 +114,10 @@ def encoder_parser(
         _V1_STRIDE, type=bool | None, default=None,
         help="where the stride of a ResNet-50 stands, if the file does not tell: true for the 1x1 "
         "convolutions, as the paper says, false for the 3x3 ones, as in torchvision",
+    )  # fmt: skip
+    parser.add_argument(
+        "--pretrained", type=bool, default=True,
+        help="whether torchvision:NAME and timm:NAME have their published weights",
     )  # fmt: skip
     return parser
 

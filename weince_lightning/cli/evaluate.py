@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from weince_lightning.checkpoints import open_checkpoint
+from weince_lightning.checkpoints import Checkpoint
 from weince_lightning.cli.arguments import UsageError, in_words_of_command
 from weince_lightning.cli.encoder_arguments import (
     EXPECTED,
@@ -22,8 +22,10 @@ from weince_lightning.cli.encoder_arguments import (
 from weince_lightning.cli.messages import say, table
 from weince_lightning.cli.parser import ConciseParser, refusals_reported
 from weince_lightning.cli.run_files import shown
+from weince_lightning.cli.wording import in_words_of_options
 from weince_lightning.evaluation import KNNSettings, LinearSettings, evaluate_checkpoint
-from weince_lightning.evaluation.checkpoint import results_file
+from weince_lightning.evaluation.cache import results_file
+from weince_lightning.evaluation.encoders import find_encoder
 from weince_lightning.evaluation.loss_profile import BATCH_SIZE
 
 _DESCRIPTION = """\
@@ -34,6 +36,8 @@ the training images, kept for validation; nothing is selected by them.
 CKPT is a checkpoint of `weince fit` or of any ContrastiveModule, one of the paper's released code,
 one of lightly's SimCLR, or the weights of a model of torchvision or timm. Of all that it holds the
 encoder counts, without projection head, and whatever a subclass does in `forward` or `encode`.
+torchvision:NAME and timm:NAME are published encoders; resnet18 and other names of ours, or a class
+path, are encoders without weights.
 
 Data are those of the checkpoint's settings, under the layers (-c) and options given here. Train and
 validation images of the pretraining together train the probe and are the neighbours.
@@ -45,12 +49,13 @@ examples:
   weince evaluate a.ckpt b.ckpt --linear.epochs 10 --knn.seeds "[1]"    quicker
   weince evaluate a.ckpt --knn null --linear.converge true              logistic regression
 
-The results lie beside the checkpoint, those of a.ckpt in a/evaluation.json. An evaluation that was
+The results lie beside the checkpoint, those of a.ckpt in a/evaluation.json, and those of a name in
+the working folder. An evaluation that was
 stopped goes on with the same command; one that is complete is not done again.
 """
 
 _TITLES = {"linear": "linear probe", "knn": "kNN"}
-_OF_LAYERS = ("data", "linear", "knn", "device", "cache", "backbone", "v1_stride")
+_OF_LAYERS = ("data", "linear", "knn", "device", "cache", "backbone", "v1_stride", "pretrained")
 
 
 def evaluate_checkpoints(arguments: Sequence[str]) -> None:
@@ -75,12 +80,12 @@ def evaluate_checkpoints(arguments: Sequence[str]) -> None:
     jobs = []
     # All arguments are read before the first minute is spent.
     for checkpoint in checkpoints:
-        with _reported(checkpoint, failed):
+        with _reported(checkpoint, failed, parser):
             jobs.append((checkpoint, _job(parser, checkpoint, given)))
     try:
         while jobs:
             checkpoint, evaluate = jobs.pop(0)  # with the images that it loads
-            with _reported(checkpoint, failed):
+            with _reported(checkpoint, failed, parser):
                 say(_report(checkpoint, evaluate()))
     except KeyboardInterrupt:
         sys.stderr.write("\nweince: interrupted; the same command goes on from here.\n")
@@ -126,7 +131,8 @@ def evaluation_parser() -> ConciseParser:
 
 def _job(parser: ConciseParser, path: Path, given: Given) -> Callable[[], dict[str, Any]]:
     """Read the arguments over the settings in the checkpoint, and build its data module."""
-    checkpoint = open_checkpoint(path)
+    source = find_encoder(str(path))
+    checkpoint = source if isinstance(source, Checkpoint) else None
     config, final = read_encoder_options(parser, given, path, checkpoint)
     with refusals_reported(parser):
         parts = build_parts(config)
@@ -134,11 +140,12 @@ def _job(parser: ConciseParser, path: Path, given: Given) -> Callable[[], dict[s
     built = build(parser, config)
     return partial(
         evaluate_checkpoint,
-        checkpoint,
+        source,
         built.data,
         **parts,
         backbone=built.backbone,
         v1_stride=built.v1_stride,
+        pretrained=built.pretrained,
         device=built.device,
         cache=built.cache,
         data_settings=final["data"],
@@ -164,7 +171,7 @@ def build_parts(config: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def _reported(checkpoint: Path, failed: list[Path]) -> Iterator[None]:
+def _reported(checkpoint: Path, failed: list[Path], parser: ConciseParser) -> Iterator[None]:
     """Name a checkpoint that cannot be evaluated, and let the others be."""
     try:
         yield
@@ -173,7 +180,7 @@ def _reported(checkpoint: Path, failed: list[Path]) -> Iterator[None]:
     except Exception as error:
         if not isinstance(error, EXPECTED):
             traceback.print_exception(error)
-        text = in_words_of_command(error, {})
+        text = in_words_of_options(in_words_of_command(error, {}), parser.keys)
         named = text if str(checkpoint) in text else f"{checkpoint}: {text}"
         sys.stderr.write(f"weince: error: {named}\n")
         failed.append(checkpoint)

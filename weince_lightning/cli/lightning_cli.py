@@ -2,30 +2,42 @@
 
 import logging
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import yaml
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from weince_lightning.callbacks.interrupt import InterruptCheckpoint
 from weince_lightning.callbacks.monitored_metrics import MonitoredMetrics
 from weince_lightning.callbacks.run_end import why_no_success
+from weince_lightning.callbacks.run_files import log_folder
 from weince_lightning.checkpoints import check_checkpoint, open_checkpoint
+from weince_lightning.checkpoints.files import KEYWORDS
 from weince_lightning.checkpoints.saving import save_atomically
+from weince_lightning.checks import check_integer
 from weince_lightning.cli.arguments import checkpoint_argument
 from weince_lightning.cli.checkpoint_config import (
     open_given_checkpoint,
     refuse_finished,
     report_overrides,
+    tell,
     with_checkpoint_config,
 )
+from weince_lightning.cli.left_out import remove_callbacks
 from weince_lightning.cli.messages import evaluation_report, fit_report, interruption_report, say
 from weince_lightning.cli.parser import ConciseParser, raised_in, refusals_reported
+from weince_lightning.cli.resumed_logs import keep_rows, versions_given, why_new_logs
 from weince_lightning.cli.run_files import SaveRunConfig, shown
+from weince_lightning.cli.trainer_checks import check_trainer
+from weince_lightning.cli.wording import in_words_of_options
+from weince_lightning.evaluation.embedding import paths_of
+from weince_lightning.evaluation.feature_files import ImageFeatures, write_features
+from weince_lightning.module.initial_weights import weights_follow
 from weince_lightning.module.mismatch import CheckpointMismatchError
 
 _PACKAGE = "weince_lightning."
@@ -45,6 +57,8 @@ class WeinceCLI(LightningCLI):
     def __init__(self, args: list[str]) -> None:
         self._arguments = args
         self._interrupt = InterruptCheckpoint()
+        # Why a training that is resumed has logs of its own; None if it has those of its run.
+        self._new_logs: str | None = "its settings are not those of the checkpoint"
         _quieten()
         super().__init__(
             LightningModule,
@@ -64,6 +78,11 @@ class WeinceCLI(LightningCLI):
 
         A link is passed over where the data module lacks the attribute or the model the argument.
         """
+        parser.add_argument(
+            "--without", type=str, action="append", default=None, metavar="CALLBACK",
+            help="the class of a callback in the layers to leave out, such as KNNMonitor; may be "
+            "given again",
+        )  # fmt: skip
         parser.set_defaults({"model": {"class_path": "weince_lightning.ContrastiveModule"}})
         parser.set_defaults({"data": {"class_path": "weince_lightning.data.VisionData"}})
         for name in ("in_channels", "image_size"):
@@ -87,7 +106,13 @@ class WeinceCLI(LightningCLI):
         self.config = parser.parse_args(with_checkpoint_config(self._arguments, saved))
         if saved is not None:
             final = yaml.safe_load(parser.dump(self.config, skip_unset=False))
-            report_overrides(saved.settings, final[self.config.subcommand])
+            final = final[self.config.subcommand]
+            report_overrides(saved.settings, final)
+            if self.config.subcommand == "fit" and self._checkpoint is not None:
+                loggers = [
+                    (each.get("trainer") or {}).get("logger") for each in (final, saved.settings)
+                ]
+                self._new_logs = why_new_logs(self._checkpoint, *loggers)
 
     def _parse_ckpt_path(self) -> None:
         """Refuse a damaged checkpoint at once, and leave the configuration as it is.
@@ -106,11 +131,23 @@ class WeinceCLI(LightningCLI):
         if self.config.subcommand == "fit" and checkpoint is not None:
             refuse_finished(checkpoint, arguments.trainer)
 
+    def _set_seed(self) -> None:
+        """Refuse a seed that NumPy would."""
+        seed = self.config[self.config.subcommand].seed_everything
+        with refusals_reported(self._parser(self.config.subcommand)):
+            if seed is not None and not isinstance(seed, bool):
+                check_integer("seed_everything", seed, at_least=0, at_most=2**32 - 1)
+        super()._set_seed()
+
     def before_instantiate_classes(self) -> None:
-        """Keep all but fit from starting a log of their own, and predict to one process."""
-        # A resumed run has a folder of its own, and a record of its own of the best checkpoint, as
-        # its report says; evaluation has no use for either.
+        """Leave callbacks out; only fit starts a log, and predict has one process."""
+        with refusals_reported(self._parser(self.subcommand)):
+            self._removed = remove_callbacks(self.config[self.subcommand])
+        # A resumed run may have a folder of its own, and a record of its own of the best
+        # checkpoint, as its report says; evaluation has no use for either.
         warnings.filterwarnings("ignore", message="The dirpath has changed")
+        if self._checkpoint is not None:
+            warnings.filterwarnings("ignore", message="Checkpoint directory .* is not empty")
         if self.subcommand == "fit":
             return
         trainer = self.config[self.subcommand].trainer
@@ -121,9 +158,22 @@ class WeinceCLI(LightningCLI):
 
     def instantiate_classes(self) -> None:
         """Build model, data and trainer; values that a class refuses are errors of the user."""
-        with refusals_reported(self.parser):
+        path = str(self.config[self.subcommand].ckpt_path or "")
+        # A keyword may find no checkpoint, and the training begins then.
+        is_reloaded = path != "" and path.partition(":")[0] not in KEYWORDS
+        known = self._checkpoint if not self._new_logs else None
+        versions = [] if known is None else known.logs["versions"]
+        trainer = self.config[self.subcommand].trainer
+        with (
+            refusals_reported(self._parser(self.subcommand)),
+            weights_follow() if is_reloaded else nullcontext(),
+            versions_given(trainer.logger, versions),
+        ):
+            check_trainer(trainer)
             super().instantiate_classes()
-        self.trainer.callbacks += [MonitoredMetrics(), self._interrupt]  # type: ignore[attr-defined]
+        # The first: a monitor refuses to log nothing where a checkpoint follows its metric.
+        self.trainer.callbacks.insert(0, MonitoredMetrics(self._removed))  # type: ignore[attr-defined]
+        self.trainer.callbacks.append(self._interrupt)  # type: ignore[attr-defined]
         if getattr(self.datamodule, "dataset", None) == "digits":
             # Half a second of work per epoch: processes to share it would cost more.
             warnings.filterwarnings("ignore", message=".*does not have many workers")
@@ -132,13 +182,20 @@ class WeinceCLI(LightningCLI):
             # A logger takes the next free version when first asked: asked now, before any of them
             # makes its folder, all that share a folder agree.
             _ = logger.version
+        folder = log_folder(self.trainer)
+        if self.subcommand == "fit" and self._checkpoint and self._new_logs and folder:
+            tell(f"weince: {self._new_logs}: the training goes on in {shown(folder)}.")
 
     def fit(self, **arguments: Any) -> None:
         """Train, then report; what came to no use ends with status 1."""
+        before = self._checkpoint.progress if self._checkpoint else None
+        if before and self.trainer.is_global_zero:
+            for logger in self.trainer.loggers:
+                keep_rows(logger, before.steps)
         try:
             self.trainer.fit(**arguments)
         except (Exception, SystemExit) as error:
-            _refuse(error)
+            self._refuse(error)
             if self._interrupt.signum is None:
                 raise
             if not self.trainer.is_global_zero:
@@ -146,13 +203,13 @@ class WeinceCLI(LightningCLI):
                 raise SystemExit(0) from None
             say(interruption_report(self.trainer, self._interrupt.path))
             raise SystemExit(128 + self._interrupt.signum) from None
-        before = self._checkpoint.progress if self._checkpoint else None
         fault = why_no_success(self.trainer, before.steps if before else 0)
         if self.trainer.is_global_zero:
-            is_resumed = arguments.get("ckpt_path") is not None
-            say(fit_report(self.trainer, is_resumed, is_success=fault is None))
+            is_new = arguments.get("ckpt_path") is not None and self._new_logs is not None
+            say(fit_report(self.trainer, is_new, is_success=fault is None))
             if fault:
-                raise SystemExit(f"weince: error: {fault}")
+                text = in_words_of_options(fault, _keys(self.parser))
+                raise SystemExit(f"weince: error: {text}")
 
     def validate(self, **arguments: Any) -> None:
         """Give the validation numbers."""
@@ -163,7 +220,7 @@ class WeinceCLI(LightningCLI):
         self._evaluate("test", arguments)
 
     def predict(self, **arguments: Any) -> None:
-        """Write features and labels beside the checkpoint, or into the working folder."""
+        """Write features, labels and paths beside the checkpoint, or into the working folder."""
         batches = self._call("predict", {**arguments, "return_predictions": True}) or []
         if not batches or not all(
             isinstance(batch, tuple) and len(batch) == 2 for batch in batches
@@ -172,10 +229,14 @@ class WeinceCLI(LightningCLI):
         features, labels = (torch.cat(parts).cpu() for parts in zip(*batches, strict=True))
         checkpoint = arguments["ckpt_path"]
         target = Path(checkpoint or "untrained").with_suffix(".features.npz")
-        np.savez(target, features=features.float().numpy(), labels=labels.numpy())
+        folder = getattr(self.datamodule, "data_dir", None)
+        paths = paths_of(self.trainer.predict_dataloaders, folder)
+        # Fewer batches than there are may have been asked for.
+        paths = None if paths is None else paths[: len(features)]
+        write_features(ImageFeatures(features, paths, labels), target)
         say(
-            f"\nWrote features {tuple(features.shape)} and labels {tuple(labels.shape)} to "
-            f"{shown(target)}\n"
+            f"\nWrote features {tuple(features.shape)}{'' if paths is None else ', paths'} and "
+            f"labels {tuple(labels.shape)} to {shown(target)}\n"
         )
 
     def _evaluate(self, subcommand: str, arguments: dict[str, Any]) -> None:
@@ -188,20 +249,30 @@ class WeinceCLI(LightningCLI):
         try:
             return getattr(self.trainer, subcommand)(**arguments)
         except Exception as error:
-            _refuse(error)
+            self._refuse(error)
             raise
 
+    def _refuse(self, error: BaseException) -> None:
+        """End with one line where the message says it all.
 
-def _refuse(error: BaseException) -> None:
-    """End with one line where the message says it all.
+        That is so where a checkpoint does not fit the model, of what this package itself refuses,
+        and of settings that Lightning refuses once it knows the data.
+        """
+        text = in_words_of_options(" ".join(str(error).split()), _keys(self.parser))
+        place = raised_in(error)
+        is_value = isinstance(error, ValueError) and place.startswith("lightning.")
+        if is_value or isinstance(error, MisconfigurationException):
+            self._parser(self.subcommand).error(text)
+        is_mismatch = isinstance(error, CheckpointMismatchError)
+        is_ours = isinstance(error, (OSError, ValueError, TypeError)) and place.startswith(_PACKAGE)
+        if is_mismatch or is_ours or text.startswith("Error(s) in loading state_"):
+            raise SystemExit(f"weince: error: {text}") from None
 
-    That is so where a checkpoint does not fit the model, and of what this package itself refuses.
-    """
-    text = str(error)
-    is_mismatch = isinstance(error, CheckpointMismatchError)
-    is_ours = isinstance(error, (ValueError, TypeError)) and raised_in(error).startswith(_PACKAGE)
-    if is_mismatch or is_ours or text.startswith("Error(s) in loading state_"):
-        raise SystemExit(f"weince: error: {' '.join(text.split())}") from None
+
+def _keys(parser: Any) -> list[str]:
+    """The settings that a parser has read, as options name them."""
+    keys: list[str] = parser.root.keys
+    return keys
 
 
 def _quieten() -> None:

@@ -5,14 +5,19 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 
 from weince_lightning.callbacks.run_end import readable_checkpoint
 from weince_lightning.callbacks.run_files import config_path, log_folder, written_checkpoints
 from weince_lightning.cli.run_files import shown
+from weince_lightning.evaluation.cache import check_labelled
+from weince_lightning.functional.neighbours import NoLabelError
+from weince_lightning.module import ContrastiveModule, SentenceModule
 
 _HEADLINES = {
     "train/loss": "training loss",
@@ -67,7 +72,7 @@ def table(rows: Iterable[Sequence[str]]) -> str:
     return "".join(f"  {line.rstrip()}\n" for line in lines)
 
 
-def checkpoints(trainer: Trainer, is_resumed: bool = False) -> list[tuple[str, str]]:
+def checkpoints(trainer: Trainer, has_new_logs: bool = False) -> list[tuple[str, str]]:
     """Name the checkpoints of a run that are there, and what each is best at."""
     rows = []
     written = written_checkpoints(trainer)
@@ -79,8 +84,8 @@ def checkpoints(trainer: Trainer, is_resumed: bool = False) -> list[tuple[str, s
         if callback.monitor is None and is_of_run:
             rows.append((_age(path, trainer.global_step), shown(path)))
         elif is_of_run or (score is not None and Path(path).exists()):
-            # Where a run goes on in the same folder, the best may be from before the resume.
-            since = " since the resume" if is_resumed and is_of_run else ""
+            # Where a run goes on in its own folder, the best may be from before the resume.
+            since = " since the resume" if has_new_logs and is_of_run else ""
             value = "" if score is None else f" ({score:.4f})"
             rows.append((f"checkpoint of the best {callback.monitor}{since}{value}", shown(path)))
     return rows
@@ -94,7 +99,7 @@ def _age(path: str, steps: int) -> str:
     return f"newest checkpoint, of step {progress.steps} of {steps}"
 
 
-def fit_report(trainer: Trainer, is_resumed: bool = False, is_success: bool = True) -> str:
+def fit_report(trainer: Trainer, has_new_logs: bool = False, is_success: bool = True) -> str:
     """Describe a finished training run, and the command that comes next."""
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
         works = "The trial run works" if is_success else "The trial run is over"
@@ -104,7 +109,7 @@ def fit_report(trainer: Trainer, is_resumed: bool = False, is_success: bool = Tr
     config = config_path(trainer)
     rows = headlines(trainer.callback_metrics)
     # Of weights that are not finite none is the best; the error names those to go on from.
-    named = checkpoints(trainer, is_resumed) if is_success else []
+    named = checkpoints(trainer, has_new_logs) if is_success else []
     rows += named
     if is_success and trainer.checkpoint_callbacks and not newest and not named:
         rows.append(("checkpoint", "none: the run ended before the first was due"))
@@ -112,12 +117,41 @@ def fit_report(trainer: Trainer, is_resumed: bool = False, is_success: bool = Tr
     rows += [("configuration", shown(config))] if config and config.is_file() else []
     following = []
     if newest and is_success:
-        following.append(f"  weince validate --ckpt_path {shown(newest)}\n")
+        following += [f"  weince {command}\n" for command in _next_commands(trainer, newest)]
     if logs and any(isinstance(logger, TensorBoardLogger) for logger in trainer.loggers):
         following.append(f"  tensorboard --logdir {shown(logs.parent)}\n")
     steps = f"{trainer.current_epoch} epochs, {trainer.global_step} steps"
     text = f"\nTrained for {steps}. Numbers of the last epoch:\n{table(rows)}"
     return text + "".join(["\nNext:\n", *following] if following else [])
+
+
+def _next_commands(trainer: Trainer, checkpoint: Path) -> list[str]:
+    """List what can be done with a checkpoint: what needs labels only where there are some."""
+    path, module = shown(checkpoint), trainer.lightning_module
+    commands = [f"validate --ckpt_path {path}"]
+    if isinstance(module, ContrastiveModule) and not isinstance(module, SentenceModule):
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        train, test = (_has_labels(data, split) for split in ("train", "test"))
+        commands += [f"evaluate {path}"] if train and test else []
+        is_given = is_overridden("test_dataloader", data) and test is not None
+        commands += [f"diagnose {path}"] if is_given else []
+        commands.append(f"export {path} --to backbone.pt")
+    return commands
+
+
+def _has_labels(data: LightningDataModule | None, split: str) -> bool | None:
+    """Whether a split has labels, as far as is known; None if there is no such split."""
+    give = getattr(data, "evaluation_dataloader", None)
+    if not callable(give):
+        return False
+    try:
+        with isolate_rng():
+            check_labelled(split, give(split))
+    except NoLabelError:
+        return False
+    except (ValueError, FileNotFoundError):
+        return None
+    return True
 
 
 def interruption_report(trainer: Trainer, saved: Path | None) -> str:

@@ -12,6 +12,7 @@ from lightning.pytorch.cli import SaveConfigCallback
 
 from weince_lightning.callbacks.run_files import config_path
 from weince_lightning.checkpoints.record import note_in_checkpoint
+from weince_lightning.cli.resumed_logs import note_of_logs
 
 
 def shown(path: str | Path) -> str:
@@ -43,8 +44,8 @@ class SaveRunConfig(SaveConfigCallback):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Put the configuration into the checkpoint."""
-        note_in_checkpoint(checkpoint, config=self._plain_config)
+        """Put the configuration into the checkpoint, and where the logs are."""
+        note_in_checkpoint(checkpoint, config=self._plain_config, logs=note_of_logs(trainer))
 
     @cached_property
     def _plain_config(self) -> Any:

@@ -74,8 +74,9 @@ def sweep(arguments: Sequence[str], cluster: str = "slurm") -> None:
 
 def _run(options: argparse.Namespace, command: str) -> None:
     outcome = run_sweep(
-        options.path, COMMANDS, options.output, options.jobs, options.keep_checkpoints, _say
-    )
+        options.path, COMMANDS, options.output, options.jobs, options.keep_checkpoints, _say,
+        options.threads,
+    )  # fmt: skip
     if outcome.signum is not None:
         _say(f"Interrupted. Go on with:\n  {command}")
         raise SystemExit(128 + outcome.signum)
@@ -89,8 +90,9 @@ def _run(options: argparse.Namespace, command: str) -> None:
 
 def _submit(options: argparse.Namespace, settings: dict[str, Any], cluster: str) -> None:
     jobs = submit_sweep(
-        options.path, COMMANDS, settings, options.output, options.keep_checkpoints, _say, cluster
-    )
+        options.path, COMMANDS, settings, options.output, options.keep_checkpoints, _say, cluster,
+        options.threads,
+    )  # fmt: skip
     for name, job in jobs.items():
         _say(f"job {job}: {name}")
     _say(
@@ -136,7 +138,13 @@ def _parser() -> CommandParser:
         metavar="N",
         type=_positive,
         default=1,
-        help="runs side by side, each with its share of the processors (default: 1)",
+        help="runs side by side (default: 1)",
+    )
+    parser.add_argument(
+        "--threads",
+        metavar="N",
+        type=_positive,
+        help="threads of each run (default: OMP_NUM_THREADS, or else a share of the processors)",
     )
     parser.add_argument(
         "--keep-checkpoints",

@@ -18,7 +18,7 @@ from weince_lightning.data.pixel_operations import (
     to_grey_pixels,
     turn_images,
 )
-from weince_lightning.data.views import Transform
+from weince_lightning.data.views import Normalization, Transform, normalize
 
 CROP_ATTEMPTS = 10
 """How often torchvision draws a crop before it takes the middle."""
@@ -68,18 +68,22 @@ class BatchViews:
         transforms: torchvision's transforms of a view: RandomResizedCrop, RandomHorizontalFlip,
             RandomApply of one ColorJitter, RandomGrayscale, Resize, RandomAffine without shear.
         mode: ``"L"`` (grey) or ``"RGB"``.
+        channels: Normalization of the views; None leaves values in [0, 1].
 
     Raises:
         ValueError: If there is a transform of another kind.
     """
 
-    def __init__(self, transforms: Sequence[Transform], mode: str):
+    def __init__(
+        self, transforms: Sequence[Transform], mode: str, channels: Normalization | None = None
+    ):
         strangers = [type(one).__name__ for one in transforms if type(one) not in STEPS]
         if strangers:
             known = ", ".join(kind.__name__ for kind in STEPS)
             raise ValueError(f"transforms must be of {known}, got {', '.join(strangers)}.")
         self._transforms = transforms
         self._mode = mode
+        self._channels = channels
 
     def __call__(self, pixels: NDArray[np.uint8], seeds: NDArray[np.uint64]) -> list[Tensor]:
         """Return the two views of every image.
@@ -89,7 +93,7 @@ class BatchViews:
             seeds: Seed of each image, shape ``(images,)``.
 
         Returns:
-            Two float32 tensors of shape ``(images, channels, height, width)``, in [0, 1].
+            Two float32 tensors of shape ``(images, channels, height, width)``.
         """
         if self._mode == "L" and pixels.ndim == 4:
             pixels = to_grey_pixels(pixels)
@@ -103,7 +107,7 @@ class BatchViews:
             views = STEPS[type(transform)](views, streams, transform)
         if self._mode == "RGB" and views.shape[1] == 1:  # equal channels stay equal in every step
             views = views.repeat(1, 3, 1, 1)
-        return list(views.chunk(2))
+        return list(normalize(views, self._channels).chunk(2))
 
     def of_images(
         self, images: Images, positions: Sequence[int], seeds: Sequence[int]

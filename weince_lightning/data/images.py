@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 import numpy as np
@@ -88,12 +88,19 @@ class ImageFiles:
     Args:
         paths: One file per image.
         labels: Class of each image, -1 = unknown.
+        ids: What each image shows: those of equal ids are near-duplicates. None where all differ.
     """
 
-    def __init__(self, paths: Sequence[str], labels: Sequence[int]):
+    def __init__(
+        self,
+        paths: Sequence[str],
+        labels: Sequence[int] | NDArray[np.int64],
+        ids: Sequence[str] | NDArray[np.int64] | None = None,
+    ):
         # One array: worker processes copy the pages of a list of str as they touch its counters.
         self._paths = np.array([os.fsencode(path) for path in paths])
         self.labels = np.asarray(labels, dtype=np.int64)
+        self.ids = None if ids is None else np.unique(np.asarray(ids), return_inverse=True)[1]
 
     def __len__(self) -> int:
         """Count the images."""
@@ -108,20 +115,33 @@ class ImageFiles:
         Raises:
             MissingDataError: If the file is damaged, or its values have no known range.
         """
-        path = os.fsdecode(self._paths[index])
-        try:
-            # A file object, not its name: Pillow 13 maps uncompressed TIFF files that it is to turn
-            # into memory with height and width exchanged.
-            with open(path, "rb") as file, Image.open(file) as image:
-                image.load()
-                return _as_shown(image)
-        except Exception as error:
-            # By place, not by class: Pillow's decoders raise whatever a damaged file leads them to.
-            found = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(".")
-            raise MissingDataError(
-                f"{path} must hold a whole image of 8 or 16 bits per channel, got {found}. "
-                "Replace the file or take it out of the folder."
-            ) from error
+        with _opened(os.fsdecode(self._paths[index])) as image:
+            image.load()
+            return _as_shown(image)
+
+    def check_header(self, index: int) -> None:
+        """Refuse a file whose first bytes show that it cannot be read.
+
+        Raises:
+            MissingDataError: If it is no image, or its values have no known range.
+        """
+        with _opened(os.fsdecode(self._paths[index])) as image:
+            _check_mode(image)
+
+    @property
+    def paths(self) -> list[str]:
+        """The file of each image."""
+        return [os.fsdecode(path) for path in self._paths]
+
+    def part(self, indices: Sequence[int]) -> "ImageFiles":
+        """Return some of the images."""
+        if len(indices) == len(self):
+            return self
+        chosen = np.asarray(indices, dtype=np.int64)
+        paths = [os.fsdecode(path) for path in self._paths[chosen]]
+        return ImageFiles(
+            paths, self.labels[chosen], None if self.ids is None else self.ids[chosen]
+        )
 
     def traces(self, indices: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         """Yield sizes and times of change of the files, which are not read."""
@@ -144,6 +164,31 @@ _SCALED_TO_16 = ("PNG", "PPM")
 """Formats of which Pillow brings deep grey values to 0-65535, in mode ``I``."""
 
 
+@contextmanager
+def _opened(path: str) -> Iterator[Image.Image]:
+    """Open a file; whatever happens to its image names the file."""
+    try:
+        # A file object, not its name: Pillow 13 maps uncompressed TIFF files that it is to turn
+        # into memory with height and width exchanged.
+        with open(path, "rb") as file, Image.open(file) as image:
+            yield image
+    except Exception as error:
+        # By place, not by class: Pillow's decoders raise whatever a damaged file leads them to.
+        found = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(".")
+        raise MissingDataError(
+            f"{path} must hold a whole image of 8 or 16 bits per channel, got {found}. "
+            "Replace the file or take it out of the folder."
+        ) from error
+
+
+def _check_mode(image: Image.Image) -> bool:
+    """Refuse values of unknown range; tell whether they are grey of 16 bits."""
+    is_deep = image.mode.startswith("I;16") or (image.mode == "I" and image.format in _SCALED_TO_16)
+    if image.mode in ("I", "F") and not is_deep:
+        raise ValueError(f"mode {image.mode}, whose range of values is unknown")
+    return is_deep
+
+
 def _as_shown(image: Image.Image) -> Image.Image:
     """Bring a decoded file to 8 bits, grey or RGB, and upright."""
     orientation = None
@@ -151,12 +196,9 @@ def _as_shown(image: Image.Image) -> Image.Image:
     # also rewrites them.
     with suppress(Exception):
         orientation = image.getexif().get(ExifTags.Base.Orientation)
-    is_deep = image.mode.startswith("I;16") or (image.mode == "I" and image.format in _SCALED_TO_16)
-    if is_deep:
+    if _check_mode(image):
         # The high byte, which Pillow itself keeps of colours of 16 bits; its convert would clip.
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    elif image.mode in ("I", "F"):
-        raise ValueError(f"mode {image.mode}, whose range of values is unknown")
     elif image.has_transparency_data:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")

@@ -1,7 +1,7 @@
 """Parts of the images as PyTorch data sets: two views of each image, or without augmentation."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from weince_lightning.data.batch_views import BatchViews
-from weince_lightning.data.images import Images, StoredImages
+from weince_lightning.data.images import ImageFiles, Images, StoredImages
 from weince_lightning.data.views import EvaluationView, TwoViews, to_float
 
 
@@ -26,9 +26,26 @@ class Selection(Dataset[Any]):
         """The class of each, known without reading an image."""
         return self.images.labels[self.positions]
 
+    @property
+    def paths(self) -> list[str] | None:
+        """The file of each; None for images in memory."""
+        if not isinstance(self.images, ImageFiles):
+            return None
+        every = self.images.paths
+        return [every[position] for position in self.positions]
+
     def __len__(self) -> int:
         """Count the images."""
         return len(self.positions)
+
+
+class Sample(NamedTuple):
+    """Two views of an image that may have near-duplicates; a batch of such has the same fields."""
+
+    views: list[Tensor]
+    labels: int
+    ids: int
+    """Equal for images that are no negatives of each other."""
 
 
 class TwoViewsOfImages(Selection):
@@ -47,19 +64,23 @@ class TwoViewsOfImages(Selection):
         super().__init__(images, positions)
         self._two_views = two_views
         self._seed = seed
+        self._ids = images.ids if isinstance(images, ImageFiles) else None
 
-    def __getitem__(self, index: int | tuple[int, int]) -> tuple[list[Tensor], int]:
+    def __getitem__(self, index: int | tuple[int, int]) -> tuple[list[Tensor], int] | Sample:
         """Return the two views of an image and its label."""
         return self.__getitems__([index])[0]
 
     def __getitems__(
         self, indices: Sequence[int | tuple[int, int]]
-    ) -> list[tuple[list[Tensor], int]]:
+    ) -> Sequence[tuple[list[Tensor], int] | Sample]:
         """Return the images of a batch: both kinds of views are quicker for many at a time."""
         positions, seeds = zip(*map(self._found, indices), strict=True)
         labels = self.images.labels[list(positions)].tolist()
         views = self._two_views.of_images(self.images, positions, seeds)
-        return list(zip(views, labels, strict=True))
+        if self._ids is None:
+            return list(zip(views, labels, strict=True))
+        ids = self._ids[list(positions)].tolist()
+        return [Sample(*each) for each in zip(views, labels, ids, strict=True)]
 
     def _found(self, index: int | tuple[int, int]) -> tuple[int, int]:
         """Return the image's place in its data set and its seed of 64 bits."""
@@ -87,7 +108,8 @@ class EvaluationImages(Selection):
         labels = self.images.labels[positions].tolist()
         if isinstance(self.images, StoredImages) and self._view.keeps(*self.images.shape):
             pixels = self.images.pixels(positions).reshape(len(positions), *self._view.size, -1)
-            views = to_float(torch.from_numpy(pixels).permute(0, 3, 1, 2))
+            stored = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+            views = to_float(stored, self._view.normalization)
             return list(zip(views, labels, strict=True))
         return [
             (self._view(self.images[position]), label)

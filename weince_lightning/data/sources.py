@@ -6,9 +6,7 @@ what is there instead.
 """
 
 import gzip
-import hashlib
 import math
-import os
 import pickle
 import zlib
 from collections import Counter
@@ -28,6 +26,7 @@ from weince_lightning.data.folders import (
     is_hidden,
     warn_of_left_out,
 )
+from weince_lightning.data.hold_out import held_out, name_ids
 from weince_lightning.data.images import ImageFiles, Images, MissingDataError, StoredImages
 
 PICKLE_ERRORS = (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError)
@@ -115,7 +114,7 @@ def read_tiny_imagenet(data_dir: Path, split: str) -> Images:
         _refuse_missing(folder / "train", empty)
     else:
         _require(folder, ["val/val_annotations.txt", "val/images"])
-        lines = (folder / "val" / "val_annotations.txt").read_text("utf-8-sig").splitlines()
+        lines = (folder / "val" / "val_annotations.txt").read_text("utf-8-sig").strip().split("\n")
         named = [line.split("\t")[:2] for line in lines]
         found = [(str(folder / "val" / "images" / name), classes[wnid]) for name, wnid in named]
         present = {path.name for path in (folder / "val" / "images").iterdir()}
@@ -123,15 +122,20 @@ def read_tiny_imagenet(data_dir: Path, split: str) -> Images:
     return ImageFiles(*zip(*found, strict=True))
 
 
-def read_image_folder(data_dir: Path, split: str) -> Images:
-    """Read image files: ``train/<class>/...``, and ``test/`` or else ``val/`` as the test set.
+def read_image_folder(data_dir: Path, split: str, id_pattern: str | None = None) -> Images:
+    r"""Read image files: ``train/<class>/...``, and ``test/`` or else ``val/`` as the test set.
 
     The class folders of ``train`` count, in alphabetical order, with the folders below them.
     Without any, the images lie directly in the folder and their labels are unknown (-1).
 
-    A folder without ``train`` is read in the same way, and a fifth of its images is the test set.
-    A hash of an image's path in the folder chooses them: they stay the same where images are added
-    and wherever the folder lies.
+    A folder without ``train`` is read in the same way, and a fifth of the images of each class is
+    the test set. A hash of an image's path in the folder chooses them: they stay the same where
+    images are added and wherever the folder lies. A class with five images or more gives at least
+    one of them, and one of every class stays for training.
+
+    ``id_pattern`` tells near-duplicates: a regular expression whose first group, or else all that
+    it matches in an image's path in the folder, is an id. Images of one id stay in one part.
+    ``r"(\d+)_(left|right)"`` makes ``7_left.png`` and ``7_right.png`` one.
 
     Hidden entries, files of other suffixes, images beside class folders and links that lead back
     are not used; a warning counts them.
@@ -160,13 +164,18 @@ def read_image_folder(data_dir: Path, split: str) -> Images:
     warn_of_left_out(folder, left_out)
     if not files:
         raise _broken(folder, f"hold images ({', '.join(IMG_EXTENSIONS)})", "none")
-    if not has_splits:
-        part = [file for file in files if _is_held_out(file[0], folder) == (split == "test")]
-        if not part:
-            found = f"none for {split} of {len(files)}"
-            raise _broken(folder, "hold images for training and, about a fifth, for test", found)
-        files = part
-    return ImageFiles(*zip(*files, strict=True))
+    paths, labels = zip(*files, strict=True)
+    names = [Path(path).relative_to(folder).as_posix() for path in paths]
+    ids = None if id_pattern is None else name_ids(names, id_pattern)
+    images = ImageFiles(paths, labels, ids)
+    if has_splits:
+        return images
+    is_test = held_out(ids or names, labels)
+    part = [index for index, held in enumerate(is_test) if held == (split == "test")]
+    if not part:
+        found = f"none for {split} of {len(files)}"
+        raise _broken(folder, "hold images for training and, about a fifth, for test", found)
+    return images.part(part)
 
 
 def image_folder_classes(data_dir: Path) -> list[str]:
@@ -180,12 +189,6 @@ def image_folder_classes(data_dir: Path) -> list[str]:
     if has_split or not (data_dir.is_dir() and has_images(data_dir)):
         _require(data_dir, ["train"])
     return classes
-
-
-def _is_held_out(path: str, folder: Path) -> bool:
-    """Whether an image belongs to the fifth that is the test set of a folder without splits."""
-    name = Path(path).relative_to(folder).as_posix()
-    return int.from_bytes(hashlib.sha256(os.fsencode(name)).digest()[:8]) < 2**64 // 5
 
 
 def _read_torchvision(kind: Any, data_dir: Path, **split: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchvision import datasets
@@ -14,7 +13,7 @@ from weince_lightning.data.images import Images
 class DataSet(NamedTuple):
     """What the data module has to know about a data set."""
 
-    read: Callable[[Path, str], Images]
+    read: Callable[..., Images]
     """Reader ``(data_dir, split) -> images`` for the splits ``train`` and ``test``."""
 
     image_size: int

@@ -73,7 +73,9 @@ def _word_pieces(transformers: Any, path: Path) -> Any:
     """Return BERT's tokenizer with a vocabulary."""
     special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep")}
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        with path.open(encoding="utf-8-sig") as file:
+            # Line feeds end lines, and nothing else: pieces may be other characters that do.
+            lines = [line.removesuffix("\n") for line in file]
     except UnicodeDecodeError:
         raise wrong_encoding(path) from None
     missing = sorted(set(special.values()) - set(lines))

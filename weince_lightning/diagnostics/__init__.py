@@ -1,4 +1,4 @@
-"""Is the tail of an encoder's hard negatives Weibull? Numbers, figures and words."""
+"""Diagnosis of embeddings: is WEINCE worth trying? An answer, numbers, figures and words."""
 
 from weince_lightning.diagnostics.checkpoint import diagnose_checkpoint, diagnose_encoder
 from weince_lightning.diagnostics.diagnosis import Diagnosis, diagnose

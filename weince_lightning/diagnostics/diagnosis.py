@@ -1,6 +1,8 @@
 """Diagnosis of embeddings: all numbers about the tail of their similarities."""
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,6 +58,8 @@ class Diagnosis(NamedTuple):
     known_tails: dict[str, float]
     temperature: float
     seed: int
+    against: "Diagnosis | None" = None
+    """That of a second encoder's embeddings of the same samples."""
 
     def numbers(self) -> dict[str, Any]:
         """Return the numbers in plain types, for JSON."""
@@ -111,6 +115,7 @@ class Diagnosis(NamedTuple):
                 for name, shares in zip(LINKS, anchors.shares.mean(dim=0), strict=True)
             },
             "settings": {"temperature": self.temperature, "seed": self.seed},
+            "against": None if self.against is None else self.against.numbers(),
         }
 
 
@@ -120,6 +125,7 @@ def diagnose(
     quantile: float = 0.99,
     seed: int = 0,
     bar: Bar | None = None,
+    against: Embeddings | None = None,
 ) -> Diagnosis:
     r"""Find out what the tail of the negatives' similarities looks like.
 
@@ -132,26 +138,32 @@ def diagnose(
         quantile: Part of the similarities below the threshold, in ``[0.98, 0.9999]``.
         seed: Of all that is drawn at random.
         bar: Makes progress bars.
+        against: The same samples by a second encoder, such as the same one untrained. Samples with
+            equal ``ids`` in ``embeddings`` are no negatives of each other here either.
 
     Returns:
         The numbers.
 
     Raises:
-        TypeError: If ``embeddings`` is something else.
-        ValueError: If an argument is out of its range, a row cannot be used, or no two samples are
-            negatives of each other.
+        TypeError: If ``embeddings`` or ``against`` is something else.
+        ValueError: If an argument is out of its range, a row cannot be used, no two samples are
+            negatives of each other, or ``against`` holds other samples.
     """
-    if not isinstance(embeddings, Embeddings):
-        raise TypeError(
-            f"embeddings must be Embeddings, got {type(embeddings).__name__}. Wrap an array: "
-            "Embeddings(array)."
-        )
+    _check_kind("embeddings", embeddings)
+    if against is not None:
+        against = _check_against(embeddings, against)
     check_number(
         "quantile", quantile, at_least=0.98, at_most=0.9999, condition="lie in [0.98, 0.9999]"
     )
     check_number("temperature", temperature, above=0.0, condition="be a number above 0")
     if not 0 <= seed < 2**63:
         raise ValueError(f"seed must lie in [0, 2**63), got {seed}.")
+    second = None
+    if against is not None:
+        try:
+            second = diagnose(against, temperature, quantile, seed, bar)
+        except ValueError as error:
+            raise ValueError(re.sub(r"^(first|second)\b", "against", str(error))) from error
     make_bar = bar or _no_bar
     with make_bar("rows", len(embeddings.sides) * embeddings.num_samples) as shown:
         census = take_census(embeddings, shown)
@@ -187,8 +199,33 @@ def diagnose(
         done(None)
     return Diagnosis(
         embeddings, census, pooled, fit, goodness, stability, nulls, anchors, link, profile,
-        known_tails(anchors.num_negatives, generator), temperature, seed,
+        known_tails(anchors.num_negatives, generator), temperature, seed, second,
     )  # fmt: skip
+
+
+def _check_kind(name: str, embeddings: object) -> None:
+    if not isinstance(embeddings, Embeddings):
+        raise TypeError(
+            f"{name} must be Embeddings, got {type(embeddings).__name__}. Wrap an array: "
+            "Embeddings(array)."
+        )
+
+
+def _check_against(embeddings: Embeddings, against: Embeddings) -> Embeddings:
+    """Return a second encoder's embeddings with the ids of the first's, whose samples they show."""
+    _check_kind("against", against)
+    if against.num_samples != embeddings.num_samples:
+        raise ValueError(
+            f"against must hold the same samples, {embeddings.num_samples:,} rows, got "
+            f"{against.num_samples:,}."
+        )
+    if (against.second is None) != (embeddings.second is None):
+        have = ("has none", "has some") if against.second is None else ("has some", "has none")
+        raise ValueError(
+            f"against must hold positives where the embeddings do, got one that {have[0]} where "
+            f"the first {have[1]}. Give both arrays of both encoders."
+        )
+    return replace(against, ids=embeddings.ids, layout=embeddings.layout)
 
 
 def _nulls(

@@ -18,6 +18,9 @@ Array: TypeAlias = NDArray[Any] | Tensor
 """Rows in memory, or mapped from a file."""
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+UNKNOWN = -1
+"""Id of a sample of which it is not known what it shows."""
 BLOCK_BYTES = 2**25
 """How much of an array is read at once."""
 
@@ -32,7 +35,8 @@ class Embeddings:
         second: The embedding of each sample's positive, such as another view of the same image or
             the caption's; same shape. None where no positives are known: all pairs are negatives.
         ids: What each sample shows, shape ``(samples,)``, integers. Samples with equal ids are no
-            negatives of each other. None where all differ.
+            negatives of each other; -1 is unknown, and is taken to differ from all others. None
+            where all differ.
         layout: Who is compared with whom where there are positives: "views" (both embeddings of a
             sample with all of the others), "pairs" (``first`` with ``second``, both ways) or
             "queries" (one way).
@@ -157,9 +161,7 @@ def take_census(embeddings: Embeddings, progress: Any = None) -> Census:
             f"first must hold at least 2 distinct rows, got {embeddings.num_samples} times the "
             "same."
         )
-    ids = (
-        np.arange(embeddings.num_samples) if embeddings.ids is None else np.asarray(embeddings.ids)
-    )
+    ids = _number_ids(embeddings)
     num_duplicates = sum(
         len(np.unique(np.stack([group, ids]), axis=1).T) - len(np.unique(group)) for group in groups
     )
@@ -168,6 +170,18 @@ def take_census(embeddings: Embeddings, progress: Any = None) -> Census:
     is_repeated = torch.ones(embeddings.num_samples, dtype=torch.bool)
     is_repeated[torch.from_numpy(first)] = False
     return Census(torch.from_numpy(_join(linked)), is_repeated, num_duplicates, num_distinct)
+
+
+def _number_ids(embeddings: Embeddings) -> NDArray[np.int64]:
+    """Number what samples show from 0; each unknown one is a thing of its own."""
+    samples = np.arange(embeddings.num_samples)
+    if embeddings.ids is None:
+        return samples
+    given = embeddings.ids
+    array = given.cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+    numbers = np.unique(array, return_inverse=True)[1].astype(np.int64)
+    # Beyond all numbers of known things.
+    return np.where(array == UNKNOWN, len(array) + samples, numbers)
 
 
 def _join(groups: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
@@ -205,8 +219,7 @@ def _check_array(name: str, array: Array) -> None:
         raise TypeError(f"{name} must be an array of NumPy's or a dense tensor, got {kind_of}.")
     shape = tuple(array.shape)
     kind = array.dtype
-    is_float = kind in _FLOATS if isinstance(kind, torch.dtype) else kind.kind == "f"
-    if not is_float:
+    if not is_float(array):
         raise TypeError(
             f"{name} must hold floating point numbers, got {kind}. If its numbers are embeddings, "
             "convert them: array.astype(numpy.float32), or tensor.float()."
@@ -220,13 +233,25 @@ def _check_array(name: str, array: Array) -> None:
 
 
 def _check_ids(ids: Array, samples: int) -> None:
-    if "int" not in str(ids.dtype):
+    if not is_integer(ids):
         raise TypeError(f"ids must hold integers, got {ids.dtype}.")
     if tuple(ids.shape) != (samples,):
         raise ValueError(
             f"ids must hold one number for each of the {samples} samples, got shape "
             f"{tuple(ids.shape)}."
         )
+
+
+def is_integer(array: Array) -> bool:
+    """Whether an array holds integers, of either byte order."""
+    if isinstance(array, Tensor):
+        return array.dtype in _INTEGERS
+    return array.dtype.kind in "iu"
+
+
+def is_float(array: Array) -> bool:
+    """Whether an array holds floating point numbers that can be read, of either byte order."""
+    return array.dtype in _FLOATS if isinstance(array, Tensor) else array.dtype.kind == "f"
 
 
 def pair_up(rows: Array, pairs: Array) -> tuple[Tensor, Tensor, NDArray[np.int64]]:

@@ -1,8 +1,5 @@
 """Encoders to be diagnosed: embeddings of two views of each test image."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,21 +7,18 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset
-from torchvision.transforms import v2
 
-from weince_lightning.checkpoints import Checkpoint, open_checkpoint, read_encoder
-from weince_lightning.checkpoints.encoders import build_known
-from weince_lightning.checks import check_integer, nearest_words
+from weince_lightning.checkpoints import Checkpoint
+from weince_lightning.checks import check_integer
 from weince_lightning.diagnostics.embeddings import Embeddings
 from weince_lightning.evaluation.checkpoint import Device, choose_device
+from weince_lightning.evaluation.encoders import find_encoder, resolve_encoder
 from weince_lightning.evaluation.progress import progress_bar
-from weince_lightning.evaluation.saved_run import build_saved_backbone
 from weince_lightning.functional.layouts import Layout
 from weince_lightning.module import ContrastiveModule
 
 MAX_IMAGES = 10_000
 """Images that the command embeds."""
-HUBS = ("torchvision:", "timm:")
 
 
 class Encoder(NamedTuple):
@@ -43,30 +37,31 @@ def read_checkpoint_encoder(
     source: str | Path | Checkpoint,
     backbone: str | nn.Module | None = None,
     v1_stride: bool | None = None,
+    **options: Any,
 ) -> Encoder:
-    """Read the encoder of a checkpoint, with its projection head where the file has one.
+    """Build the encoder of a checkpoint, with its projection head where it has one, or of a name.
 
     Args:
-        source: See :func:`~weince_lightning.checkpoints.read_encoder`.
+        source: See :func:`~weince_lightning.evaluation.encoders.find_encoder`.
         backbone: The backbone where the file does not tell it.
         v1_stride: Where the stride of a ResNet-50 is, if the file does not tell.
+        **options: For names; see :func:`~weince_lightning.evaluation.encoders.resolve_encoder`.
 
     Raises:
+        FileNotFoundError: If there is neither such a file nor such a name.
         CheckpointError: If the file cannot be read, or its weights are not those of the backbone.
-        ValueError: If it does not tell what is needed to build the encoder.
+        ValueError: If it does not tell what is needed to build the encoder, there is no such model,
+            or its weights cannot be fetched.
     """
-    checkpoint = open_checkpoint(source)
-    if backbone is None:
-        backbone = build_saved_backbone(checkpoint)
-    weights = read_encoder(checkpoint, backbone=backbone, v1_stride=v1_stride)
-    encoder = build_known(weights)
-    head = _rebuild_head(weights.projection_head)
+    found = find_encoder(source)
+    resolved = resolve_encoder(found, backbone, v1_stride, **options)
+    head = None if resolved.weights is None else _rebuild_head(resolved.weights.projection_head)
     temperature, layout = None, None
-    if weights.layout == "weince_lightning":
-        temperature, layout = _settings_of_loss(checkpoint, backbone)
+    if isinstance(found, Checkpoint) and resolved.is_ours:
+        temperature, layout = _settings_of_loss(found, resolved.backbone)
     if head is None:
-        return Encoder(encoder, "features", temperature, layout)
-    return Encoder(nn.Sequential(encoder, head).eval(), "projections", temperature, layout)
+        return Encoder(resolved.module, "features", temperature, layout)
+    return Encoder(nn.Sequential(resolved.module, head).eval(), "projections", temperature, layout)
 
 
 def _rebuild_head(weights: dict[str, Tensor]) -> nn.Module | None:
@@ -115,79 +110,6 @@ def _settings_of_loss(
     temperature = getattr(loss, "temperature", None)
     layout = getattr(loss, "layout", None)
     return None if temperature is None else float(temperature), layout
-
-
-def build_hub_encoder(name: str, pretrained: bool) -> Encoder:
-    """Build a model of torchvision's or timm's, which takes the images it was made for.
-
-    Args:
-        name: ``torchvision:NAME`` or ``timm:NAME``.
-        pretrained: Whether to fetch its weights.
-
-    Raises:
-        ValueError: If there is no such model, or its weights cannot be fetched.
-        ModuleNotFoundError: If timm is needed and not installed.
-    """
-    build = _torchvision if name.startswith("torchvision:") else _timm
-    module, size, mean, std = build(name.partition(":")[2], pretrained)
-    # Images in [0, 1] of any size, gray or in color, become what a pretrained model takes.
-    prepare = v2.Compose(
-        [
-            v2.Resize((size, size), v2.InterpolationMode.BICUBIC),
-            v2.Lambda(lambda images: images.expand(-1, 3, -1, -1)),
-            v2.Normalize(mean or [0.0, 0.0, 0.0], std or [1.0, 1.0, 1.0]),
-        ]
-    )
-    return Encoder(nn.Sequential(prepare, module).eval(), "features", None, None)
-
-
-def _torchvision(name: str, pretrained: bool) -> tuple[nn.Module, int, Any, Any]:
-    models = import_module("torchvision.models")
-    known = models.list_models(module=models)
-    if name not in known:
-        near = ", ".join(nearest_words(name, known, most=3)) or "resnet18"
-        raise ValueError(
-            f"name must be a classification model of torchvision, got {name!r}. Near: {near}."
-        )
-    weights = models.get_model_weights(name).DEFAULT if pretrained else None
-    with _fetching(name):
-        model = models.get_model(name, weights=weights)
-    # The last linear layer tells classes; what goes into it are the features.
-    linear = [key for key, module in model.named_modules() if isinstance(module, nn.Linear)]
-    if linear:
-        parent, _, own = linear[-1].rpartition(".")
-        setattr(model.get_submodule(parent), own, nn.Identity())
-    else:  # SqueezeNet's classes are a convolution's
-        model.classifier = nn.AdaptiveAvgPool2d(1)
-    preset = weights.transforms() if weights is not None else None
-    size = preset.crop_size[0] if preset is not None else 224
-    return model, size, preset and preset.mean, preset and preset.std
-
-
-def _timm(name: str, pretrained: bool) -> tuple[nn.Module, int, Any, Any]:
-    try:
-        timm = import_module("timm")
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("timm: needs timm: pip install weince-lightning[timm]") from error
-    try:
-        with _fetching(name):
-            model = timm.create_model(name, pretrained=pretrained, num_classes=0)
-    except RuntimeError as error:
-        raise ValueError(f"name must be a model of timm: {' '.join(str(error).split())}") from error
-    config = timm.data.resolve_model_data_config(model)
-    return model, config["input_size"][-1], config["mean"], config["std"]
-
-
-@contextmanager
-def _fetching(name: str) -> Iterator[None]:
-    """Say what helps where weights cannot be fetched."""
-    try:
-        yield
-    except OSError as error:
-        raise ValueError(
-            f"the weights of {name} cannot be fetched ({' '.join(str(error).split())}). Fetch them "
-            "where there is a network and copy the cache, or set pretrained to false."
-        ) from error
 
 
 def embed(

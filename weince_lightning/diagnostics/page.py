@@ -13,11 +13,13 @@ from weince_lightning.diagnostics.tables import Row, main_numbers, settings
 from weince_lightning.diagnostics.verdict import Verdict
 from weince_lightning.figures import DARK, LIGHT
 
+FIRST = "hardest"
+"""The figure of the first screen."""
 SECTIONS = {
-    "The tail": ("exceedances", "stability", "quantiles", "mean_excess"),
-    "In batches": ("evidence", "gate", "gradient_shares", "link"),
+    "What the losses do with them": ("gradient_shares", "link"),
+    "How sure the answer is": ("stability",),
 }
-"""Figures in the order in which they are read."""
+"""The other figures in the order in which they are read; the rest are files beside the page."""
 
 _DPI = 96
 """CSS pixels of an inch."""
@@ -43,7 +45,9 @@ _PAGE = Template("""\
 * { box-sizing: border-box }
 body { margin: 0 auto; padding: 1rem 1rem 3rem; max-width: 44rem; background: var(--back);
  color: var(--ink); font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: break-word }
-h1 { font-size: 1.5rem; line-height: 1.25; margin: 0.25rem 0 1rem }
+h1 { font-size: 1.5rem; line-height: 1.25; margin: 0.25rem 0 0.5rem }
+header p { margin: 0.5rem 0 }
+code { font-size: 0.9em; font-weight: 600; overflow-wrap: anywhere }
 h2 { font-size: 1.25rem; margin: 2.5rem 0 0.75rem; padding-top: 0.75rem;
  border-top: 1px solid var(--line) }
 h3 { font-size: 1.05rem; line-height: 1.3; margin: 2rem 0 0.5rem }
@@ -65,27 +69,23 @@ td { text-align: right; padding-left: 1rem; font-variant-numeric: tabular-nums }
 </head>
 <body>
 <header>
-<p class="source">Tail diagnosis of $source</p>
-<h1>$headline</h1>
+<p class="source">Is WEINCE worth trying for $source?</p>
+<h1>$answer</h1>
+<p>$why</p>
+<p>Next: <code>$next</code> <span class="note">($purpose)</span></p>
 </header>
 <main>
-<section aria-label="Findings">
+$first
+$figures
+<section>
+<h2>What it rests on</h2>
 <ul>
 $findings
 </ul>
 </section>
-$figures
 <section>
 <h2>Numbers</h2>
 $numbers
-</section>
-<section>
-<h2>Δ AIC of known tails</h2>
-<p>The median Δ AIC of independent scores whose tail is known, with as many negatives as the anchors
-here have at most ($negatives); the anchors here have $delta_aic. It is kept out of the verdict: it
-is as large for scores with an exponential, a Gaussian or a heavy tail, so that a large Δ AIC does
-not tell a Weibull tail from another one.</p>
-$known
 </section>
 <section>
 <h2>How it was computed</h2>
@@ -112,29 +112,25 @@ def render_page(
     Returns:
         The document, light or dark as its reader's device is.
     """
-    anchors = diagnosis.anchors
     return _PAGE.substitute(
         source=escape(source),
         light_back=LIGHT.background, light_ink=LIGHT.ink, light_line=LIGHT.faint,
         light_mark=LIGHT.fit,
         dark_back=DARK.background, dark_ink=DARK.ink, dark_line=DARK.faint, dark_mark=DARK.fit,
-        headline=escape(verdict.headline),
+        answer=escape(verdict.answer.capitalize()), why=escape(_sentence(verdict.why)),
+        next=escape(verdict.next), purpose=escape(verdict.purpose),
+        first=_figure(FIRST, pictures[FIRST]) if FIRST in pictures else "",
         findings="\n".join(f"<li>{escape(finding)}</li>" for finding in verdict.findings),
         figures="\n".join(
             _section(heading, names, pictures) for heading, names in SECTIONS.items()
-        ) + _missing(diagnosis, pictures),
+        ) + _missing(diagnosis, pictures) + _more(pictures),
         numbers=_table("Numbers", main_numbers(diagnosis)),
-        negatives=f"{anchors.num_negatives:,}",
-        delta_aic=f"{float(anchors.delta_aic.median()):.1f}",
-        known=_table(
-            "Δ AIC of known tails",
-            [
-                Row(law, f"{value:.1f}", "median Δ AIC, no unit")
-                for law, value in diagnosis.known_tails.items()
-            ],
-        ),
         settings=_table("How it was computed", settings(diagnosis)),
     )  # fmt: skip
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _section(heading: str, names: Iterable[str], pictures: Mapping[str, Picture]) -> str:
@@ -144,10 +140,11 @@ def _section(heading: str, names: Iterable[str], pictures: Mapping[str, Picture]
 
 
 def _figure(name: str, picture: Picture) -> str:
-    """Write a figure for both colour schemes with its caption."""
+    """Write a figure for both colour schemes with its caption; the first follows the title."""
+    level = "h2" if name == FIRST else "h3"
     size = f'width="{WIDTH * _DPI:.0f}" height="{picture.height * _DPI:.0f}"'
     return (
-        f'<figure id="{name}">\n<h3>{escape(picture.question)}</h3>\n<picture>'
+        f'<figure id="{name}">\n<{level}>{escape(picture.question)}</{level}>\n<picture>'
         f'<source media="(prefers-color-scheme: dark)" srcset="{_data(picture, dark=True)}">'
         f'<img src="{_data(picture, dark=False)}" alt="{escape(picture.alt)}" {size}></picture>\n'
         f"<figcaption>{escape(picture.caption)}</figcaption>\n</figure>"
@@ -159,9 +156,17 @@ def _data(picture: Picture, dark: bool) -> str:
     return f"data:image/svg+xml;base64,{content}"
 
 
+def _more(pictures: Mapping[str, Picture]) -> str:
+    """Name the figures that are files alone."""
+    shown = [FIRST, *(name for names in SECTIONS.values() for name in names)]
+    files = [name for name in pictures if name not in shown]
+    return f'\n<p class="note">Also in figures/: {escape(", ".join(files))}.</p>' if files else ""
+
+
 def _missing(diagnosis: Diagnosis, pictures: Mapping[str, Picture]) -> str:
     """Say which figures there are none of, and why."""
-    absent = [name.replace("_", " ") for name in TOPICS if name not in pictures]
+    shown = [FIRST, *(name for names in SECTIONS.values() for name in names)]
+    absent = [name.replace("_", " ") for name in TOPICS if name in shown and name not in pictures]
     if not absent:
         return ""
     reasons = []

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from weince_lightning.diagnostics.diagnosis import Diagnosis
+from weince_lightning.extremes.threshold import ThresholdFit
 
 NULL_NAMES = {"gaussian": "Gaussian scores", "sphere": "uniform directions in {:,} dimensions"}
 
@@ -36,11 +37,8 @@ def main_numbers(diagnosis: Diagnosis) -> list[Row]:
         Row("ξ", _number(fit.xi), "shape of the generalised Pareto fit, no unit"),
         Row("95 % interval of ξ", span(fit.xi_interval), "by drawing samples anew"),
         Row("σ", _number(fit.sigma, 4), "scale of the generalised Pareto fit (cosine)"),
-        Row("endpoint", _number(fit.endpoint), "similarity (cosine) where the fitted tail ends"),
         Row(
-            "p, exponential tail",
-            _p_value(fit.p_exponential),
-            "likelihood-ratio test of ξ = 0, as if exceedances were independent",
+            "endpoint", _number(possible_end(fit)), "similarity (cosine) where the fitted tail ends"
         ),
         Row(
             "p, goodness of fit",
@@ -53,24 +51,17 @@ def main_numbers(diagnosis: Diagnosis) -> list[Row]:
         value = "none" if null is None else f"{null.xi:.3f} ({span(null.xi_range)})"
         meaning = "at the same quantile: median and what holds 95 %, no unit"
         rows.append(Row(f"ξ of {name_null(name, diagnosis)}", value, meaning))
-    return rows + _numbers_of_batches(diagnosis)
-
-
-def _numbers_of_batches(diagnosis: Diagnosis) -> list[Row]:
-    """List what was found in batches."""
-    anchors, link = diagnosis.anchors, diagnosis.link
-    rows = [
-        Row("mean gate λ", f"{float(anchors.gate.mean()):.3f}", "of the anchors, in [0, 1]"),
-        Row("gates λ above 1/2", f"{100 * anchors.open_share:.1f} %", "of the anchors"),
-        Row("median β", f"{float(anchors.beta_hat.median()):.3f}", "Weibull slope, no unit"),
-        Row("median ρ", f"{float(anchors.rho.median()):.3f}", "1 − similarity of the hardest"),
-    ]
+    if diagnosis.against is not None:
+        other = diagnosis.against.threshold
+        rows += [
+            Row("ξ of the second encoder", _number(other.xi), "of the same samples, no unit"),
+            Row("its 95 % interval of ξ", span(other.xi_interval), "by drawing samples anew"),
+        ]
+    link = diagnosis.link
     if link is not None:
         rows += [
             Row("λ of the link", _number(link.lambda_hat), "share of the Weibit, by the positives"),
             Row("its 95 % interval", span(link.lambda_interval), "by the profile likelihood"),
-            Row("θ of the link", _number(link.theta), "scale of its logit, no unit"),
-            Row("p, softmax alone", _p_value(link.p_value), "likelihood-ratio test of λ = 0"),
         ]
     return rows
 
@@ -123,6 +114,11 @@ def _number(value: float | None, digits: int = 3) -> str:
 
 def _p_value(value: float | None) -> str:
     return "< 0.001" if value is not None and value < 1e-3 else _number(value)
+
+
+def possible_end(fit: ThresholdFit) -> float | None:
+    """Return where the fitted tail ends, if a cosine can be there; else the fit has placed none."""
+    return fit.endpoint if fit.endpoint is not None and fit.endpoint <= 1 else None
 
 
 def name_null(name: str, diagnosis: Diagnosis) -> str:

@@ -1,102 +1,82 @@
-"""Verdict on a diagnosis: its numbers in words."""
+"""Verdict on a diagnosis: the answer, and its numbers in words."""
 
 from typing import NamedTuple
 
-from weince_lightning.diagnostics.diagnosis import Diagnosis
-from weince_lightning.diagnostics.tables import name_null, span
+import numpy as np
 
-REJECTED = 0.05
-"""p-value below which a fit counts as bad."""
-NEAR_ONE = 0.9
-"""Least end that counts as that of WEINCE, a similarity of 1."""
+from weince_lightning.diagnostics.decision import (
+    NEAR_COPY,
+    NEAR_ONE,
+    REJECTED,
+    Answer,
+    count_copies,
+    decide,
+    hardest_shares,
+)
+from weince_lightning.diagnostics.diagnosis import Diagnosis
+from weince_lightning.diagnostics.embeddings import UNKNOWN
+from weince_lightning.diagnostics.tables import name_null, possible_end, span
+
 FEW = 0.5
 """Part of the dimensions below which few of them are filled, by the effective rank."""
-NEAR_COPY = 0.999
-"""Similarity from which two rows are nearly copies."""
-MIN_WITHOUT_INTERVAL = 500
-"""Fewest exceedances that a verdict without interval rests on."""
+NARROW = 0.5
+"""Mean similarity of negatives above which all lie in a narrow cone."""
+TELLS_NOTHING = 0.9
+"""Width from which an interval within [0, 1] is inconclusive."""
 
 
 class Verdict(NamedTuple):
     """A diagnosis in words."""
 
-    headline: str
-    """One sentence: what the tail is like."""
+    answer: Answer
+    """Whether WEINCE is worth trying."""
+    why: str
+    """The reason, one sentence without extreme-value theory."""
+    next: str
+    """The next command, as it is typed."""
+    purpose: str
+    """What that command is for."""
     findings: list[str]
-    """Its grounds with their numbers, a sentence or two each."""
+    """The numbers behind it, a sentence or two each."""
+
+    @property
+    def headline(self) -> str:
+        """Answer and reason in one sentence."""
+        return f"{self.answer.capitalize()}: {self.why}"
 
 
-def pronounce(diagnosis: Diagnosis) -> Verdict:
-    r"""Say what the numbers mean for the use of WEINCE.
+def pronounce(diagnosis: Diagnosis, source: str = "SOURCE") -> Verdict:
+    """Say what the numbers mean for the use of WEINCE.
 
-    The shape is compared with those of two nulls and not with 0: at a finite threshold scores whose
-    tail has no end give a shape below 0 too. :math:`\Delta` AIC has no say.
+    :func:`~weince_lightning.diagnostics.decision.decide` gives the answer and has its rules.
 
     Args:
         diagnosis: The numbers.
+        source: What was diagnosed, for the next command.
 
     Returns:
         The words.
     """
+    decision = decide(diagnosis, source)
     sentences = (
-        _shape, _ids, _rank, _copies, _endpoint, _goodness, _spread, _anchors, _link, _duplicates,
+        _shape, _against, _rank, _endpoint, _goodness, _spread, _gradient, _link, _copies, _ids,
+        _duplicates,
     )  # fmt: skip
     findings = [sentence(diagnosis) for sentence in sentences]
-    return Verdict(_headline(diagnosis), [finding for finding in findings if finding])
-
-
-def _headline(diagnosis: Diagnosis) -> str:
-    fit = diagnosis.threshold
-    if fit.xi is None:
-        return f"No verdict on the tail: {fit.note}."
-    if not diagnosis.nulls:
-        return "No verdict on the tail: there is no null to compare its shape with."
-    if fit.xi_interval is None and fit.num_exceedances < MIN_WITHOUT_INTERVAL:
-        return (
-            f"No verdict on the tail: {fit.num_exceedances} exceedances and no interval are too "
-            "little to compare."
-        )
-    words, is_weibull = _compared(diagnosis, fit.xi_interval or (fit.xi, fit.xi))
-    if is_weibull and fit.endpoint is not None and fit.endpoint < NEAR_ONE:
-        words += f", but with its end at {fit.endpoint:.2f} and not at 1"
-    if is_weibull and _fills_few(diagnosis):
-        words += (
-            ", as it does for any directions that fill few of their dimensions, learnt or not "
-            f"(effective rank {_rank_of(diagnosis)})"
-        )
-    goodness = diagnosis.goodness
-    if goodness is not None and goodness.p_value < REJECTED:
-        return f"{words}; the fit is bad (p = {goodness.p_value:.3f})."
-    return f"{words}."
-
-
-def _compared(diagnosis: Diagnosis, shape: tuple[float, float]) -> tuple[str, bool]:
-    """Compare the shape with the nulls; tell whether the tail looks Weibull."""
-    fit, nulls, (low, high) = diagnosis.threshold, diagnosis.nulls, shape
-    below = {name for name, null in nulls.items() if high < null.xi_range[0]}
-    above = {name for name, null in nulls.items() if low > null.xi_range[1]}
-    both = " and ".join(name_null(name, diagnosis) for name in nulls)
-    tail = "The tail of the hard negatives "
-    seems = "is" if fit.xi_interval is not None else "seems, without an interval,"
-    if below == set(nulls):
-        return f"{tail}{seems} shorter than that of {both}: it looks Weibull", True
-    if above == set(nulls):
-        return f"{tail}{seems} heavier than that of {both}: it does not look Weibull", False
-    if "gaussian" in below:
-        sphere = name_null("sphere", diagnosis)
-        return (
-            f"{tail}{seems} shorter than that of Gaussian scores, but not than that of {sphere}: "
-            "it is as Weibull as geometry alone makes it",
-            True,
-        )
-    return f"{tail}cannot be told from that of {both}: no evidence that it is Weibull", False
+    return Verdict(
+        decision.answer,
+        f"{decision.why}.",
+        decision.command,
+        decision.purpose,
+        [finding for finding in findings if finding],
+    )
 
 
 def _shape(diagnosis: Diagnosis) -> str:
     fit = diagnosis.threshold
     if fit.xi is None:
-        return ""
-    text = f"Its shape is ξ = {fit.xi:.3f}"
+        return f"There is no fit to the similarities above {fit.threshold:.3f}: {fit.note}."
+    text = f"The shape of the tail is ξ = {fit.xi:.3f}"
     if fit.xi_interval is not None:
         text += f" (95 % interval {span(fit.xi_interval)})"
     elif fit.note:
@@ -114,49 +94,36 @@ def _shape(diagnosis: Diagnosis) -> str:
     return text
 
 
-def _fills_few(diagnosis: Diagnosis) -> bool:
-    return diagnosis.pooled.effective_rank < FEW * diagnosis.embeddings.dimension
-
-
-def _rank_of(diagnosis: Diagnosis) -> str:
-    return f"{diagnosis.pooled.effective_rank:.3g} of {diagnosis.embeddings.dimension:,}"
+def _against(diagnosis: Diagnosis) -> str:
+    if diagnosis.against is None:
+        return ""
+    fit = diagnosis.against.threshold
+    if fit.xi is None:
+        return f"There is no fit for the second encoder: {fit.note}."
+    interval = fit.note if fit.xi_interval is None else f"95 % interval {span(fit.xi_interval)}"
+    return f"For the second encoder it is ξ = {fit.xi:.3f} ({interval})."
 
 
 def _rank(diagnosis: Diagnosis) -> str:
-    text = f"The effective rank of the directions is {_rank_of(diagnosis)}."
-    if _fills_few(diagnosis):
+    rank, dimension = diagnosis.pooled.effective_rank, diagnosis.embeddings.dimension
+    text = f"The effective rank of the directions is {rank:.3g} of {dimension:,}."
+    if rank < FEW * dimension:
         text += (
             " Both nulls fill all dimensions: where few are filled the tail is shorter than theirs "
-            "by that alone. An untrained encoder of the same kind is the better comparison."
+            "by that alone."
         )
     return text
-
-
-def _copies(diagnosis: Diagnosis) -> str:
-    count = int((diagnosis.pooled.tail.scores > NEAR_COPY).sum())
-    if not count:
-        return ""
-    return (
-        f"{count:,} of the similarities of negatives are above {NEAR_COPY}: copies, or nearly so, "
-        "that are counted as negatives and make the tail what it is. Equal ids leave them out."
-    )
 
 
 def _endpoint(diagnosis: Diagnosis) -> str:
     fit = diagnosis.threshold
     if fit.xi is None:
         return ""
-    if fit.endpoint is None:
-        return "The fitted tail has no end."
-    text = f"The fitted tail ends at a similarity of {fit.endpoint:.3f}"
-    ends = [
-        f"{null.endpoint:.3f} for {name_null(name, diagnosis)}"
-        for name, null in diagnosis.nulls.items()
-        if null.endpoint is not None
-    ]
-    text += f" ({', '.join(ends)})" if ends else ""
-    text += "; WEINCE takes the end to be 1."
-    if fit.endpoint < NEAR_ONE:
+    end = possible_end(fit)
+    if end is None:
+        return "The fit places no end of the tail below a similarity of 1."
+    text = f"The fitted tail ends at a similarity of {end:.3f}; WEINCE takes the end to be 1."
+    if end < NEAR_ONE:
         text += (
             " That is far below 1: the shortfall 1 - s is not the distance to the end of this tail."
         )
@@ -175,29 +142,21 @@ def _goodness(diagnosis: Diagnosis) -> str:
 
 
 def _spread(diagnosis: Diagnosis) -> str:
-    pooled = diagnosis.pooled
-    text = (
-        f"Similarities of negatives have mean {pooled.mean:.3f} and standard deviation "
-        f"{pooled.standard_deviation:.3f}."
-    )
-    if pooled.mean > 0.5:
-        text += (
-            " The embeddings lie in a narrow cone, as those of an untrained encoder do: all "
-            "of them are near the end."
-        )
-    return text
-
-
-def _anchors(diagnosis: Diagnosis) -> str:
-    anchors = diagnosis.anchors
-    shares = anchors.shares.mean(dim=0)
+    mean = diagnosis.pooled.mean
+    if mean <= NARROW:
+        return ""
     return (
-        f"In batches of {anchors.batch_size} the default gate is open (λ > 1/2) for "
-        f"{100 * anchors.open_share:.0f} % of {len(anchors.gate):,} anchors, mean λ "
-        f"{float(anchors.gate.mean()):.2f}; by its rule that is about the hardest fifth, whatever "
-        "the tail. The hardest 5 % of the negatives get "
-        f"{100 * float(shares[0, 1]):.0f} % of the gradient by the softmax at τ = "
-        f"{diagnosis.temperature:g} and {100 * float(shares[2, 1]):.0f} % by WEINCE."
+        f"The embeddings lie in a narrow cone, as those of an untrained encoder do: similarities "
+        f"of negatives are {mean:.3f} on average."
+    )
+
+
+def _gradient(diagnosis: Diagnosis) -> str:
+    softmax, weince = hardest_shares(diagnosis)
+    return (
+        f"In batches of {diagnosis.anchors.batch_size} the hardest 5 % of the negatives get "
+        f"{100 * softmax:.0f} % of the gradient by the softmax at τ = {diagnosis.temperature:g} "
+        f"and {100 * weince:.0f} % by WEINCE."
     )
 
 
@@ -205,24 +164,44 @@ def _link(diagnosis: Diagnosis) -> str:
     link = diagnosis.link
     if link is None:
         return ""
-    if link.lambda_hat is None or link.lambda_interval is None or link.p_value is None:
+    if link.lambda_hat is None or link.lambda_interval is None:
         return f"The link cannot be fitted: {link.note}."
-    size = "p < 0.001" if link.p_value < 1e-3 else f"p = {link.p_value:.3f}"
+    low, high = link.lambda_interval
+    if high - low >= TELLS_NOTHING:
+        means = "inconclusive"
+    elif low <= 0:
+        means = "the softmax alone is not ruled out"
+    else:
+        means = "not the softmax alone"
     return (
         f"Fitted to {link.num_winners:,} positives among their negatives, the share of the Weibit "
         f"in the link is λ = {link.lambda_hat:.3f} (95 % interval {span(link.lambda_interval)}, "
-        f"at τ = {link.temperature:g}; {size} against the softmax alone, positives taken as "
-        "independent)."
+        f"at τ = {link.temperature:g}): {means}."
+    )
+
+
+def _copies(diagnosis: Diagnosis) -> str:
+    count = count_copies(diagnosis)
+    if not count:
+        return ""
+    return (
+        f"{count:,} of the similarities of negatives are above {NEAR_COPY}: copies, or nearly so, "
+        "that are counted as negatives. Equal ids leave them out."
     )
 
 
 def _ids(diagnosis: Diagnosis) -> str:
-    if diagnosis.embeddings.ids is None:
+    ids = diagnosis.embeddings.ids
+    if ids is None:
+        return ""
+    unknown = int((np.asarray(ids) == UNKNOWN).sum())
+    if unknown == diagnosis.embeddings.num_samples:
         return ""
     return (
         f"By their ids the {diagnosis.embeddings.num_samples:,} samples show "
-        f"{int(diagnosis.census.labels.max()) + 1:,} different things; samples of one are not "
-        "counted as negatives of each other."
+        f"{int(diagnosis.census.labels.max()) + 1:,} different things"
+        + (f", each of {unknown:,} unknown ones counted as one" if unknown else "")
+        + "; samples of one are not counted as negatives of each other."
     )
 
 

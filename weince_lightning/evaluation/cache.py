@@ -11,13 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from weince_lightning.checkpoints import CheckpointError, read_checkpoint
+from weince_lightning.checkpoints import Checkpoint, CheckpointError, read_checkpoint
 from weince_lightning.checkpoints.files import whole_file
 from weince_lightning.data.selections import EvaluationImages
+from weince_lightning.evaluation.encoders import is_encoder_name
 from weince_lightning.evaluation.features import (
     extract_features,
     is_read_in_order,
     numbered_batches,
+    refuse_views,
 )
 from weince_lightning.evaluation.progress import progress_bar
 from weince_lightning.functional.neighbours import UNKNOWN_LABEL, NoLabelError
@@ -31,6 +33,14 @@ def folder_of(checkpoint: Path) -> Path:
     if checkpoint.suffix:
         return checkpoint.with_suffix("")
     return checkpoint.with_name(f"{checkpoint.name}.evaluation")
+
+
+def results_file(source: str | Path | Checkpoint) -> Path:
+    """Return where results are written: beside a checkpoint, for a name in the working folder."""
+    path = source.path if isinstance(source, Checkpoint) else Path(source)
+    if is_encoder_name(str(path)):
+        return Path(f"{path}.evaluation".replace(":", "-")) / "evaluation.json"
+    return folder_of(path) / "evaluation.json"
 
 
 def weights_digest(encoder: nn.Module) -> str:
@@ -66,6 +76,7 @@ def data_digest(loader: Iterable[Any]) -> str:
     data = getattr(loader, "dataset", None)
     if type(data) is not EvaluationImages or not is_read_in_order(loader):
         for _, (images, labels, *_) in numbered_batches(loader):
+            refuse_views(images)
             for image, label in zip(images, labels, strict=True):
                 _add(digest, image, label)
         return digest.hexdigest()

@@ -14,8 +14,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor, nn
 
-from weince_lightning.checkpoints import Checkpoint, open_checkpoint, read_encoder
-from weince_lightning.checkpoints.encoders import build_known
+from weince_lightning.checkpoints import Checkpoint
 from weince_lightning.checks import check_choice
 from weince_lightning.data import VisionData
 from weince_lightning.evaluation.cache import (
@@ -23,14 +22,20 @@ from weince_lightning.evaluation.cache import (
     cached_features,
     check_labelled,
     data_digest,
-    folder_of,
     read_results,
+    results_file,
     weights_digest,
     write_results,
 )
+from weince_lightning.evaluation.encoders import (
+    find_encoder,
+    images_of,
+    resolve_encoder,
+)
+from weince_lightning.evaluation.given_loaders import GivenLoaders
 from weince_lightning.evaluation.loss_profile import loss_profile
 from weince_lightning.evaluation.protocol import evaluate
-from weince_lightning.evaluation.saved_run import build_saved_backbone, build_saved_data
+from weince_lightning.evaluation.saved_run import build_saved_data, warn_of_normalization
 from weince_lightning.evaluation.settings import KNNSettings, LinearSettings
 from weince_lightning.losses.descriptions import describe, import_path
 from weince_lightning.module import ContrastiveModule
@@ -59,12 +64,13 @@ def choose_device(device: Device) -> torch.device:
 
 def evaluate_checkpoint(
     checkpoint: str | Path | Checkpoint,
-    data: LightningDataModule | None = None,
+    data: LightningDataModule | Mapping[str, Iterable[Any]] | None = None,
     linear: LinearSettings | None = _LINEAR,
     knn: KNNSettings | None = _KNN,
     *,
     backbone: str | nn.Module | None = None,
     v1_stride: bool | None = None,
+    pretrained: bool = True,
     device: Device = "auto",
     cache: bool = True,
     data_settings: Mapping[str, Any] | None = None,
@@ -72,22 +78,27 @@ def evaluate_checkpoint(
     """Evaluate the frozen features of a checkpoint by the protocol of the paper.
 
     This is ``weince evaluate``. The results are written beside the checkpoint, those of ``a.ckpt``
-    to ``a/evaluation.json``. What is there already is not computed again, and an evaluation that
-    was interrupted goes on where it was. Features count as those of the encoder, without projection
-    head, and whatever a subclass does in ``forward`` or ``encode``. Training and validation images
-    together train the probe and are the bank of the neighbours.
+    to ``a/evaluation.json``, and those of a name into the working folder. What is there already is
+    not computed again, and an evaluation that was interrupted goes on where it was. Features count
+    as those of the encoder, without projection head, and whatever a subclass does in ``forward`` or
+    ``encode``. Training and validation images together train the probe and are the bank of the
+    neighbours.
 
     Args:
         checkpoint: A checkpoint of a :class:`~weince_lightning.ContrastiveModule`, of the paper's
-            released code or of lightly's SimCLR, or the weights of a torchvision or timm model.
+            released code or of lightly's SimCLR, the weights of a torchvision or timm model, or a
+            name such as "torchvision:resnet50"; see
+            :func:`~weince_lightning.evaluation.encoders.find_encoder`.
         data: A data module with a method ``evaluation_dataloader(split)`` that gives ``(images,
-            labels)`` of the split "train", "val" or "test" in a fixed order; None builds the one
-            that the checkpoint's settings describe.
+            labels)`` of the split "train", "val" or "test" in a fixed order, or such loaders by
+            split: fresh ones, without shuffling and augmentation, not those of a training ("val"
+            may be missing). None builds the data module that the checkpoint's settings describe.
         linear: Settings of the linear probe; None leaves it out.
         knn: Settings of the k-NN classifier; None leaves it out.
         backbone: The backbone where the file does not tell it: a name, or a module for its weights.
         v1_stride: Where the stride of a ResNet-50 is, if the file does not tell; see
             :func:`~weince_lightning.checkpoints.load_encoder`.
+        pretrained: Whether ``torchvision:NAME`` and ``timm:NAME`` have their published weights.
         device: Where the encoder runs; "auto" takes a GPU if there is one.
         cache: Whether to keep the features beside the checkpoint for another evaluation.
         data_settings: Class path and arguments of ``data``, as the results name them; None takes
@@ -101,8 +112,8 @@ def evaluate_checkpoint(
     Raises:
         FileNotFoundError: If there is no such file.
         CheckpointError: If it cannot be read, or does not hold the backbone.
-        ValueError: If both parts are left out, the data must be given, images are not labelled, or
-            there is no such device.
+        ValueError: If both parts are left out, the data must be given, images are not labelled,
+            a loader shuffles or is missing, or there is no such device.
         TypeError: If a part is not of its class, or the data module has no
             ``evaluation_dataloader``.
 
@@ -111,11 +122,15 @@ def evaluate_checkpoint(
     """
     _check_parts(linear, knn)
     place = choose_device(device)
-    if data is not None:
+    if isinstance(data, Mapping):
+        data = GivenLoaders(data)
+    elif data is not None:
         _check_data(data)
-    opened = open_checkpoint(checkpoint)
+    source = find_encoder(checkpoint)
     if data is None:
-        data, found_settings = build_saved_data(opened)
+        if isinstance(source, str):
+            raise ValueError(f"data must be given: {source} is a name, without settings of data.")
+        data, found_settings = build_saved_data(source)
         data_settings = data_settings or found_settings
     elif data_settings is None:
         data_settings = {"class_path": import_path(data), "init_args": describe({**data.hparams})}
@@ -123,11 +138,12 @@ def evaluate_checkpoint(
         # All training images in the data set's own order, on which the seeds' splits depend.
         data = copy(data)
         data.val_fraction = 0
-    if backbone is None:
-        backbone = build_saved_backbone(opened)
-    weights = read_encoder(opened, backbone=backbone, v1_stride=v1_stride)
-    encoder = build_known(weights)
-    encoder.to(place)
+    resolved = resolve_encoder(
+        source, backbone, v1_stride, pretrained=pretrained, **images_of(data)
+    )
+    encoder = resolved.module.to(place)
+    name = source if isinstance(source, str) else source.path.name
+    warn_of_normalization(source, data)
     loaders = _loaders(data)
     for split, loader in loaders.items():
         check_labelled(split, loader)
@@ -141,12 +157,12 @@ def evaluate_checkpoint(
         for part, settings in (("linear", linear), ("knn", knn))
         if settings is not None
     }
-    file = results_file(opened.path)
+    file = results_file(source)
     previous = read_results(file)
     known_settings = _settings_of_parts(previous, names)
     settings = {**known_settings, **asked}
     known = {part: previous[part] for part, was in known_settings.items() if was == settings[part]}
-    if known.keys() >= asked.keys() and previous["checkpoint"] == opened.path.name:
+    if known.keys() >= asked.keys() and previous["checkpoint"] == name:
         _log.info("%s has these numbers already; remove it to compute them anew.", file)
         return previous
     kept = KeptParts(file.with_name("unfinished.pt"), [*names.values()])
@@ -156,13 +172,15 @@ def evaluate_checkpoint(
         knn=None if "knn" in known else knn,
         kept=kept,
     )
-    is_ours = weights.layout == "weince_lightning"
+    profile = {}
+    if isinstance(source, Checkpoint) and resolved.is_ours:
+        profile = _loss_profile(source, resolved.backbone, data, place)
     results = {
-        "checkpoint": opened.path.name,
+        "checkpoint": name,
         "weights": digest,
         **known,
         **found,
-        **(_loss_profile(opened, backbone, data, place) if is_ours else {}),
+        **profile,
         "settings": {**settings, "data": data_settings, "device": place.type},
         "features": names,
     }
@@ -170,11 +188,6 @@ def evaluate_checkpoint(
     write_results(file, results)
     kept.remove()
     return results
-
-
-def results_file(checkpoint: Path) -> Path:
-    """Return where the results of a checkpoint are written."""
-    return folder_of(checkpoint) / "evaluation.json"
 
 
 def _settings_of_parts(results: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -250,7 +263,8 @@ def _check_data(data: Any) -> Any:
     if isinstance(data, type) or not callable(give):
         raise TypeError(
             "data must have a method evaluation_dataloader(split) that gives (images, labels) of "
-            f'the split "train", "val" or "test" in a fixed order, got {_kind(data)}.'
+            f'the split "train", "val" or "test" in a fixed order, got {_kind(data)}. In Python, '
+            '{"train": loader, "test": loader} does as well.'
         )
     return give
 

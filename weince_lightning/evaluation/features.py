@@ -52,6 +52,7 @@ def extract_features(
         ``(samples,)``, int64, on the CPU in the order of the batches.
 
     Raises:
+        TypeError: If a batch has views in place of images.
         ValueError: If the features have another shape, or there is no batch.
 
     Example:
@@ -71,6 +72,7 @@ def extract_features(
     plainly = torch.autocast(device.type, enabled=False)
     with evaluation_mode(model), plainly, _buffers_of_first(model, is_shared):
         for number, (images, batch_labels, *_) in share:
+            refuse_views(images)
             if images.is_floating_point():
                 images = images.to(dtype)
             found = model(images.to(device))
@@ -237,6 +239,19 @@ def _exchange(
         found = gather(own[part].to(device), [len(each[part]) for each in places])
         answer[torch.cat([each[part] for each in places])] = found.cpu()
     return answer, all_labels[order]
+
+
+def refuse_views(images: Any) -> None:
+    """Refuse what stands in a batch in place of the images.
+
+    Raises:
+        TypeError: If it is not a tensor.
+    """
+    if not isinstance(images, Tensor):
+        raise TypeError(
+            "batches must hold (images, labels) with one tensor of images, got a "
+            f"{type(images).__name__}. Views are for training: give a loader without them."
+        )
 
 
 def _no_batch() -> ValueError:

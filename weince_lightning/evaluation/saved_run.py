@@ -1,5 +1,6 @@
 """Data module and backbone of the run that wrote a checkpoint, built from its settings."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,7 +9,10 @@ from jsonargparse import ArgumentError, ArgumentParser
 from lightning.pytorch import LightningDataModule
 from torch import nn
 
+from weince_lightning.checkpoints.layouts import split_state
 from weince_lightning.checkpoints.record import Checkpoint, RunSettings
+
+_log = logging.getLogger(__name__)
 
 
 def built_data_arguments(run: RunSettings) -> dict[str, str]:
@@ -67,6 +71,32 @@ def build_saved_backbone(checkpoint: Checkpoint) -> nn.Module | None:
     run = checkpoint.run_settings
     settings = None if run is None else saved_backbone(run)
     return None if settings is None else _build(nn.Module, settings)[0]
+
+
+def warn_of_normalization(checkpoint: Checkpoint | str, data: object) -> None:
+    """Say where an encoder that learnt from normalized images is to see images in [0, 1].
+
+    Args:
+        checkpoint: An open checkpoint; the name of an encoder, which prepares its images, passes.
+        data: What gives the encoder its images, with a ``normalization``.
+    """
+    if isinstance(checkpoint, str) or getattr(data, "normalization", True) is not None:
+        return
+    known = checkpoint.normalization
+    layout = split_state(checkpoint.state)[0]
+    is_foreign = layout == "weince_lightning" and not checkpoint.module_settings
+    if known:
+        why = f"it learnt from images with mean {known['mean']} and std {known['std']}"
+    elif layout == "lightly" or is_foreign:
+        why = "lightly's transforms normalize images by default"
+    else:
+        return
+    _log.warning(
+        "%s is given images in [0, 1], and %s. If it learnt from normalized images, give their "
+        "mean and std: --data.mean, --data.std.",
+        checkpoint.source,
+        why,
+    )
 
 
 def _build(kind: type, settings: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

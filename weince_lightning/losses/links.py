@@ -50,15 +50,14 @@ class WeibitLink(nn.Module):
     def forward(self, similarity: Tensor, temperature: float | Tensor) -> Tensor:
         """See :func:`~weince_lightning.functional.links.weibit_logits`."""
         if isinstance(self.beta, str):
-            return weibit_logits(similarity, self.running_beta.to(similarity))
+            # A copy: a backward needs the value of its own step.
+            return weibit_logits(similarity, self.running_beta.to(similarity, copy=True))
         return weibit_logits(similarity, self.beta)
 
     @torch.no_grad()
     def follow(self, beta: Tensor, r_squared: Tensor) -> None:
         """Move the running shape; see :func:`~weince_lightning.functional.shapes.running_shape`."""
-        moved = running_shape(self.running_beta.to(beta), beta, r_squared)
-        # A new tensor: backward may still need the old one.
-        self.running_beta = moved.float()
+        self.running_beta.copy_(running_shape(self.running_beta.to(beta), beta, r_squared))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "WeibitLink":
         """Move the running shape with the module, but leave it in float32.

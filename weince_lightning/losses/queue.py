@@ -1,6 +1,6 @@
 """Queue of the keys of earlier batches, saved and moved with its loss."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -17,7 +17,8 @@ class KeyQueue(nn.Module):
 
     The keys are saved and moved with the loss, but they are no registered buffers, because their
     number changes: ``DistributedDataParallel`` sends the buffers of the first process to all at
-    every forward, over keys of their own, and averages of models expect buffers of one shape.
+    every forward, over keys of their own, and averages of models expect buffers of one shape. An
+    average of keys or ids would be wrong, too; see :func:`own_keys`.
 
     Args:
         argument: The argument of the loss that asks for the keys, for errors.
@@ -48,12 +49,12 @@ class KeyQueue(nn.Module):
             beside: Embeddings that they will be compared with, shape ``(rows, features)``.
 
         Returns:
-            The keys. They are never written again: a backward may still need them.
+            The keys, copied: those of the queue change while a backward may still need them.
 
         Raises:
             ValueError: If the keys have another number of features.
         """
-        held = Keys(*(column.to(beside.device) for column in self.held))
+        held = Keys(*(column.to(beside.device, copy=True) for column in self.held))
         found = beside.shape[1]
         if self.features not in (None, found):
             raise ValueError(
@@ -88,12 +89,18 @@ class KeyQueue(nn.Module):
         )
         gone = max(0, self.filled + len(vectors) - self.size)
         # New tensors, no larger than what they hold: a view would be saved with all beneath it.
-        self.held = Keys(
+        moved = Keys(
             *(
                 torch.cat([old[gone:], new[-self.size :]])
                 for old, new in zip(self.read(vectors), newest, strict=True)
             )
         )
+        if all(map(_is_alike, self.held, moved)):
+            # A full queue stays in its place: a CUDA graph reads the same memory at every step.
+            for column, value in zip(self.held, moved, strict=True):
+                column.copy_(value)
+        else:
+            self.held = moved
 
     def extra_repr(self) -> str:
         """Show the size and how many keys there are."""
@@ -111,7 +118,9 @@ class KeyQueue(nn.Module):
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
     ) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination.update({prefix + name: column for name, column in self.held._asdict().items()})
+        # Copies: the next step writes over a full queue.
+        held = {prefix + name: column.clone() for name, column in self.held._asdict().items()}
+        destination.update(held)
 
     def _load_from_state_dict(
         self,
@@ -157,6 +166,26 @@ class KeyQueue(nn.Module):
             # Also into a module on the meta device, whose tensors hold nothing.
             device = None if self.held.ids.is_meta else self.held.ids.device
             self.held = Keys(*(column.detach().to(device, copy=True) for column in saved))
+
+
+def own_keys(module: nn.Module, state: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the keys of the queues in a module under the names that a state has for them.
+
+    Averaged weights are those of a copy of the module, whose queues never saw a key.
+
+    Args:
+        module: The one that trains.
+        state: A ``state_dict`` of it, or of an average of it.
+    """
+    keys: dict[str, Tensor] = {}
+    for name, part in module.named_modules():
+        if isinstance(part, KeyQueue):
+            keys.update(part.state_dict(prefix=f"{name}."))
+    return {name: value for name, value in keys.items() if name in state}
+
+
+def _is_alike(one: Tensor, other: Tensor) -> bool:
+    return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
 
 
 def create_queue(queue_size: int, memory_bank_size: int | Sequence[int]) -> KeyQueue | None:

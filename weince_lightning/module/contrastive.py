@@ -1,8 +1,9 @@
 """The Lightning module: an encoder and a projection head under any loss over two views."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
@@ -10,15 +11,16 @@ from torch import Tensor, nn
 
 from weince_lightning.checkpoints.saving import save_atomically
 from weince_lightning.checks import check_choice, check_flag, check_integer, check_number
-from weince_lightning.data.padding import Count, Padding
 from weince_lightning.losses import ContrastiveTerms, WEINCELoss
-from weince_lightning.losses.base import ContrastiveLoss
 from weince_lightning.module.batches import check_images, views_and_labels
 from weince_lightning.module.compiling import compile_for_training, run_plainly
 from weince_lightning.module.fit_checks import (
     warn_of_accumulated_batches,
     warn_of_local_batch_norm,
+    warn_of_missing_tail,
+    warn_of_time_limit,
 )
+from weince_lightning.module.initial_weights import load_initial_weights
 from weince_lightning.module.micro_batches import encode_in_micro_batches
 from weince_lightning.module.optimizers import (
     OptimizerName,
@@ -27,13 +29,11 @@ from weince_lightning.module.optimizers import (
     build_scheduler,
 )
 from weince_lightning.module.random_states import random_states, restore_random_states
-from weince_lightning.module.saved_settings import RebuildableModule
+from weince_lightning.module.steps import LoggingModule
 from weince_lightning.networks import build_encoder, feature_dimension, projection_head
 
-Stage = Literal["train", "val", "test"]
 
-
-class ContrastiveModule(RebuildableModule):
+class ContrastiveModule(LoggingModule):
     r"""Pretrain an encoder so that two views of an image end up close and other images apart.
 
     Each view goes through encoder and projection head on its own, as in the paper's code and
@@ -54,8 +54,9 @@ class ContrastiveModule(RebuildableModule):
     of this package and were not given to LightningCLI by their class paths.
 
     Args:
-        backbone: "convnet", "resnet18", "resnet18_slim", "resnet50", "vit_small", "timm:NAME", or a
-            module from images to features ``(batch, features)``.
+        backbone: "convnet", "resnet18", "resnet18_slim", "resnet50", "vit_small",
+            "torchvision:NAME", "timm:NAME", or a module from images to features ``(batch,
+            features)``.
         loss: Any module or function from the projections ``(z0, z1)`` of the two views to a
             scalar: ours, lightly's, your own. None is :class:`WEINCELoss` as the paper has it.
         in_channels: Number of colour channels of the images, at least 1.
@@ -86,10 +87,17 @@ class ContrastiveModule(RebuildableModule):
             step takes up to minutes; it needs a C++ compiler on CPUs and Triton on GPUs. Validation
             runs as without, and checkpoints are the same. What changes with every step outside of
             its tensors, such as a counter, makes it compile again and again.
+        init_from: The encoder whose weights the backbone starts from: a file as
+            :func:`~weince_lightning.checkpoints.read_encoder` takes it (a checkpoint of ours or of
+            lightly, an export, the weights of a model), "torchvision:NAME" or "timm:NAME". It is
+            not opened where the weights come from a checkpoint: in :meth:`load_from_checkpoint` and
+            in commands with ``--ckpt_path``. None: random weights.
 
     Raises:
         TypeError: If an argument is of the wrong kind.
-        ValueError: If a number is out of its range or a name is unknown.
+        ValueError: If a number is out of its range, a name is unknown, or the weights of
+            ``init_from`` are not those of the backbone.
+        FileNotFoundError: If there is no file ``init_from``.
 
     References:
         Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations",
@@ -104,7 +112,8 @@ class ContrastiveModule(RebuildableModule):
 
     def __init__(
         self,
-        backbone: str | nn.Module = "resnet18",
+        # A module first: what can be imported is no name.
+        backbone: nn.Module | str = "resnet18",
         loss: nn.Module | Callable[[Tensor, Tensor], Tensor] | None = None,
         in_channels: int = 3,
         image_size: int = 32,
@@ -118,6 +127,7 @@ class ContrastiveModule(RebuildableModule):
         micro_batch_size: int | None = None,
         channels_last: bool = False,
         compile_backbone: bool = False,
+        init_from: str | Path | None = None,
     ) -> None:
         super().__init__()
         # Plain floats, not NumPy's: the optimizer's state repeats them, and must load safely.
@@ -148,13 +158,13 @@ class ContrastiveModule(RebuildableModule):
         self.schedule: Schedule = schedule
         self.warmup_fraction = warmup_fraction
         self._resumed_states: dict[str, Any] = {}
-        self._padding = Padding()
-        self._evaluated_loader: int | None = None
-        self._weight: int | None = None
         self.channels_last = check_flag("channels_last", channels_last)
         self.compile_backbone = check_flag("compile_backbone", compile_backbone)
 
         self.backbone = build_encoder(backbone, in_channels, image_size, **(backbone_options or {}))
+        if init_from is not None:
+            init_from = str(init_from)  # plain, as checkpoints hold it
+            load_initial_weights(self.backbone, init_from)
         if channels_last:
             self.backbone.to(memory_format=torch.channels_last)
         self.feature_dim = self._count_features()
@@ -198,7 +208,9 @@ class ContrastiveModule(RebuildableModule):
 
         Args:
             batch: ``(views, labels)``: two image tensors in ``[0, 1]``, and the class of each
-                image, int64, shape ``(batch,)``, -1 if unknown. What follows is ignored.
+                image, int64, shape ``(batch,)``, -1 if unknown. What follows is ignored, but for
+                ``ids`` of a named tuple, what each image shows: a loss of ours takes no images of
+                equal ids for negatives of each other.
 
         Returns:
             ``loss`` (scalar with gradient), ``terms`` (:class:`ContrastiveTerms`, None for a loss
@@ -221,7 +233,9 @@ class ContrastiveModule(RebuildableModule):
             )
         loss, terms = None, None
         if self.training or count.together > 1:
-            loss, terms = self._compute_loss(projections0, projections1)
+            ids = getattr(batch, "ids", None)
+            given = () if ids is None else (ids[: count.own],)
+            loss, terms = self._compute_loss(projections0, projections1, *given)
             self._weight = count.together
         return {
             "loss": loss,
@@ -236,6 +250,7 @@ class ContrastiveModule(RebuildableModule):
         save_atomically(self.trainer)
         warn_of_local_batch_norm(self.trainer, self)
         warn_of_accumulated_batches(self.trainer)
+        warn_of_time_limit(self.trainer)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save the settings, and the global random numbers: of several processes, the first's."""
@@ -255,6 +270,7 @@ class ContrastiveModule(RebuildableModule):
         A new epoch, in contrast, needs what the start of its loader has drawn. A backbone that is
         to be compiled is so from here on.
         """
+        warn_of_missing_tail(self.trainer, self.loss)
         if self._resumed_states and self.trainer.fit_loop.restarting:
             restore_random_states(self._resumed_states, self.trainer.strategy.root_device)
         self._resumed_states = {}
@@ -265,25 +281,6 @@ class ContrastiveModule(RebuildableModule):
         """Go back to the plain backbone."""
         if self.compile_backbone:
             run_plainly(self.backbone)
-
-    def training_step(self, batch: Sequence[Any], batch_idx: int) -> dict[str, Any]:
-        """Return :meth:`step` and log ``train/loss``."""
-        return self._logged_step(batch, "train", batch_idx)
-
-    def validation_step(
-        self, batch: Sequence[Any], batch_idx: int, dataloader_idx: int = 0
-    ) -> dict[str, Any]:
-        """Return :meth:`step` and log ``val/loss``, the mean over all samples but lone ones.
-
-        Of several loaders each has its own, ``val/loss/dataloader_idx_0`` and so on.
-        """
-        return self._logged_step(batch, "val", batch_idx, dataloader_idx)
-
-    def test_step(
-        self, batch: Sequence[Any], batch_idx: int, dataloader_idx: int = 0
-    ) -> dict[str, Any]:
-        """Return :meth:`step` and log ``test/loss``, as :meth:`validation_step` does."""
-        return self._logged_step(batch, "test", batch_idx, dataloader_idx)
 
     def predict_step(
         self, batch: Sequence[Any], batch_idx: int, dataloader_idx: int = 0
@@ -314,71 +311,22 @@ class ContrastiveModule(RebuildableModule):
     def _build_head(self, projection_dim: int) -> nn.Module:
         return projection_head(self.feature_dim, projection_dim)
 
-    def _logged_step(
-        self,
-        batch: Sequence[Any],
-        stage: Stage,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-        add_dataloader_idx: bool = True,
-    ) -> dict[str, Any]:
-        self._weight = None
-        if stage != "train" and isinstance(self.loss, ContrastiveLoss):
-            if batch_idx == 0:
-                self._padding.start(getattr(self.trainer, f"{stage}_dataloaders"))
-            self._evaluated_loader = dataloader_idx
-        outputs = self.step(batch)
-        self._evaluated_loader = None
-        loss = outputs["loss"]
-        # A step of a subclass may not count.
-        weight = len(outputs["labels"]) if self._weight is None else self._weight
-        if loss is None and self._num_processes() > 1:  # all processes must log
-            loss, weight = torch.zeros((), device=self.device), 0
-        if loss is not None:
-            self.log(
-                f"{stage}/loss",
-                loss,
-                on_step=stage == "train",
-                on_epoch=stage != "train",
-                prog_bar=True,
-                batch_size=weight,
-                sync_dist=True,
-                add_dataloader_idx=add_dataloader_idx,
-            )
-        return outputs
-
-    def _count_samples(self, batch_size: int) -> Count:
-        """Count the samples of a batch for the loss, repetitions aside.
-
-        Together they are the weight of the loss in the mean of an epoch. Lightning averages the
-        weights of the processes in integers, so that they must come out even.
-        """
-        # Losses of others may need as many samples of each process.
-        if self._evaluated_loader is None:
-            return Count(batch_size, batch_size * self._num_processes())
-        count = self._padding.count(batch_size, self._evaluated_loader)
-        if self.loss.gather_distributed:
-            return count
-        # A lone sample has no negative, however many the others have.
-        return Count(count.own, count.own * self._num_processes() if count.own > 1 else 0)
-
     def _encode_view(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Encode one view, in micro-batches where they spare memory."""
         if self.micro_batch_size is None or not (self.training and torch.is_grad_enabled()):
             return self.encode(images)
         return encode_in_micro_batches(self, self.encode, images, self.micro_batch_size)
 
-    def _compute_loss(self, z0: Tensor, z1: Tensor) -> tuple[Tensor, ContrastiveTerms | None]:
+    def _compute_loss(
+        self, z0: Tensor, z1: Tensor, *ids: Tensor
+    ) -> tuple[Tensor, ContrastiveTerms | None]:
         """Call the loss once, by its ``terms`` where it has them."""
         compute_terms = getattr(self.loss, "terms", None)
         if callable(compute_terms):
-            terms: ContrastiveTerms = compute_terms(z0, z1)
+            terms: ContrastiveTerms = compute_terms(z0, z1, *ids)
             return terms.loss, terms._replace(loss=terms.loss.detach())
         loss = self.loss(z0, z1)
         if not isinstance(loss, Tensor) or loss.ndim != 0:
             kind = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise TypeError(f"loss must return a scalar tensor, got {kind}.")
         return loss, None
-
-    def _num_processes(self) -> int:
-        return 1 if self._trainer is None else self.trainer.world_size

@@ -45,8 +45,8 @@ def build_scheduler(
     Args:
         optimizer: Its learning rate is the highest one.
         schedule: Learning rate after warm-up.
-        num_steps: Lightning's estimate: infinite without an end, -1 where the end is an epoch and
-            the training data have no length.
+        num_steps: Lightning's estimate: infinite without an end or with one by time alone, -1 where
+            the end is an epoch and the training data have no length.
         warmup_fraction: Share of the steps over which the learning rate rises.
 
     Raises:
@@ -54,7 +54,7 @@ def build_scheduler(
     """
     if math.isinf(num_steps) or num_steps < 0:
         found, mend = (
-            ("a trainer without end", "max_epochs or max_steps")
+            ("a trainer without a last step", "max_epochs or max_steps, also beside max_time")
             if num_steps > 0
             else ("training data without a length", "max_steps, or limit_train_batches to a number")
         )

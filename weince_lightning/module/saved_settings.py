@@ -28,6 +28,8 @@ from weince_lightning.losses.descriptions import (
     import_path,
     is_ours,
 )
+from weince_lightning.losses.queue import own_keys
+from weince_lightning.module.initial_weights import weights_follow
 from weince_lightning.module.mismatch import CheckpointMismatchError, explain_mismatch
 
 _PACKAGE = "weince_lightning."
@@ -83,7 +85,12 @@ class RebuildableModule(LightningModule):
         return AttributeDict(flat)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Put the settings into the checkpoint as they are now, and the classes' names."""
+        """Put the settings into the checkpoint as they are now, and the classes' names.
+
+        Callbacks that average weights have replaced the state by that of a copy: the keys of a
+        queue are put back.
+        """
+        checkpoint["state_dict"].update(own_keys(self, checkpoint["state_dict"]))
         settings, decided = self._settings(), self._decided_by_subclass
         data = getattr(self._trainer, "datamodule", None)
         note_in_checkpoint(
@@ -170,15 +177,21 @@ class RebuildableModule(LightningModule):
                 arguments = {**kwargs, **build(kept)}
         token = _in_file.set(settings)
         try:
-            if isinstance(checkpoint_path, Checkpoint):
-                content = {**checkpoint.content, HYPER_PARAMETERS: {**settings, **arguments}}
-                module = cast("Self", _load_state(cls, content, strict, **arguments))
-                module.to(map_location or "cpu")
-            else:
-                # Again from the file: where its tensors go is Lightning's to decide.
-                module = super().load_from_checkpoint(
-                    checkpoint_path, map_location, hparams_file, strict, weights_only, **arguments
-                )
+            with weights_follow():
+                if isinstance(checkpoint_path, Checkpoint):
+                    content = {**checkpoint.content, HYPER_PARAMETERS: {**settings, **arguments}}
+                    module = cast("Self", _load_state(cls, content, strict, **arguments))
+                    module.to(map_location or "cpu")
+                else:
+                    # Again from the file: where its tensors go is Lightning's to decide.
+                    module = super().load_from_checkpoint(
+                        checkpoint_path,
+                        map_location,
+                        hparams_file,
+                        strict,
+                        weights_only,
+                        **arguments,
+                    )
         finally:
             _in_file.reset(token)
         if "_instantiator" in settings:

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from weince_lightning.checkpoints.record import HYPER_PARAMETERS
 from weince_lightning.checks import check_flag
 from weince_lightning.losses import WEINCELoss
-from weince_lightning.module.contrastive import ContrastiveModule, Stage
+from weince_lightning.module.contrastive import ContrastiveModule
 from weince_lightning.module.optimizers import OptimizerName, Schedule
+from weince_lightning.module.steps import Stage
 from weince_lightning.networks.text import Pooling, TextEncoder
 
 _OF_IMAGES = (

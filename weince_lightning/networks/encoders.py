@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from weince_lightning.checks import did_you_mean, import_extra
+from weince_lightning.checks import did_you_mean
+from weince_lightning.networks.hubs import timm_model, torchvision_model
 from weince_lightning.networks.resnets import resnet18, resnet18_slim, resnet50
 from weince_lightning.networks.vision_transformer import vit_small
 
@@ -20,12 +21,14 @@ def build_encoder(
     """Return an encoder that maps images to one feature vector each.
 
     Args:
-        backbone: "convnet", "resnet18", "resnet18_slim", "resnet50", "vit_small", "timm:NAME" (with
-            the extra ``timm``), or a module, which is returned as it is.
+        backbone: "convnet", "resnet18", "resnet18_slim", "resnet50", "vit_small",
+            "torchvision:NAME" (a classification model of torchvision, built for photographs),
+            "timm:NAME" (with the extra ``timm``), or a module, which is returned as it is.
         in_channels: Number of colour channels of the images, at least 1.
         image_size: Height and width of the images in pixels, at least 1.
         **options: Further arguments of the named encoder, see :func:`resnet18`, :func:`resnet50`
-            and :func:`vit_small`; for timm those of ``timm.create_model``.
+            and :func:`vit_small`; for torchvision those of ``torchvision.models.get_model``, for
+            timm those of ``timm.create_model``.
 
     Returns:
         A module from images ``(batch, in_channels, image_size, image_size)`` to features
@@ -49,14 +52,17 @@ def build_encoder(
     if not isinstance(backbone, str):
         raise TypeError(f"backbone must be a name or an nn.Module instance, got {backbone!r}.")
     if backbone.startswith("timm:"):
-        return _timm_encoder(backbone.removeprefix("timm:"), in_channels, image_size, options)
-    if backbone not in _ENCODERS:
-        names = ", ".join(f'"{name}"' for name in _ENCODERS)
+        return timm_model(backbone.removeprefix("timm:"), in_channels, image_size, options)
+    if backbone.startswith("torchvision:"):
+        return _torchvision_encoder(backbone.removeprefix("torchvision:"), in_channels, options)
+    if backbone not in ENCODERS:
+        names = ", ".join(f'"{name}"' for name in ENCODERS)
         raise ValueError(
-            f'backbone must be one of {names}, "timm:NAME", got {backbone!r}.'
-            f"{did_you_mean(backbone, _ENCODERS)}"
+            f'backbone must be one of {names}, "torchvision:NAME", "timm:NAME" or a module (on the '
+            f"command line a class that can be imported, such as mine.Backbone), got {backbone!r}."
+            f"{did_you_mean(backbone, ENCODERS)}"
         )
-    builder = _ENCODERS[backbone]
+    builder = ENCODERS[backbone]
     known = [name for name in inspect.signature(builder).parameters if name not in _SHARED]
     for option in options:
         if option not in known:
@@ -144,33 +150,29 @@ def convnet(in_channels: int = 1, image_size: int = 16) -> nn.Sequential:
 
 
 _SHARED = ("in_channels", "image_size")
-_ENCODERS: dict[str, Callable[..., nn.Module]] = {
+ENCODERS: dict[str, Callable[..., nn.Module]] = {
     "convnet": convnet,
     "resnet18": resnet18,
     "resnet18_slim": resnet18_slim,
     "resnet50": resnet50,
     "vit_small": vit_small,
 }
+"""Those that are built here, by name."""
 
 
-def _timm_encoder(
-    name: str, in_channels: int, image_size: int, options: dict[str, Any]
-) -> nn.Module:
-    """Return timm's model of that name, without its classifier."""
-    timm = import_extra("timm", "timm", f'backbone "timm:{name}"')
-    if not timm.is_model(name.partition(".")[0]):
+def _torchvision_encoder(name: str, in_channels: int, options: dict[str, Any]) -> nn.Module:
+    """Return torchvision's model of that name, without its classifier and with random weights."""
+    if in_channels != 3:
         raise ValueError(
-            f'backbone must be "timm:NAME" with a model of timm, got "timm:{name}".'
-            f"{did_you_mean(name, timm.list_models())}"
+            f'in_channels must be 3 for backbone "torchvision:{name}", got {in_channels}. Set it '
+            "for the data, take a backbone of timm, or one of our own."
         )
-    encoder: nn.Module = timm.create_model(
-        name, **{"num_classes": 0, "in_chans": in_channels, **options}
-    )
-    # timm's transformers are built for one image size; its convolutional models take any.
-    set_input_size = getattr(encoder, "set_input_size", None)
-    if callable(set_input_size) and "img_size" not in options:
-        set_input_size(img_size=(image_size, image_size))
-    return encoder
+    if "weights" in options:
+        raise ValueError(
+            'backbone_options of a model of torchvision must not hold "weights", which every '
+            f'checkpoint would fetch anew. Set init_from to "torchvision:{name}".'
+        )
+    return torchvision_model(name, **options)
 
 
 def _run_on_zeros(encoder: nn.Module, shape: tuple[int, ...]) -> object:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from weince_lightning.folders import files_below
 from weince_lightning.sweeps import Arm, Sweep, SweepError, read_sweep
 from weince_lightning.sweeps.plan import argument_differences
 
@@ -68,14 +69,12 @@ def read_results(folder: str | Path) -> Results:
     if not root.is_dir():
         raise FileNotFoundError(f"there is no folder {root}.")
     found, problems = list[RunResult](), list[str]()
-    for file in sorted((root / "results").rglob("*")):
-        # Hidden: a killed process left it behind half written.
-        if file.is_file() and not file.name.startswith("."):
-            name = file.relative_to(root).as_posix()
-            try:
-                found.append(_read_run(file, name))
-            except (OSError, ValueError) as error:
-                problems.append(f"{name} is left out: {error}")
+    for file in files_below(root / "results", ""):
+        name = file.relative_to(root).as_posix()
+        try:
+            found.append(_read_run(file, name))
+        except (OSError, ValueError) as error:
+            problems.append(f"{name} is left out: {error}")
     plan_file = root / "sweep.yaml"
     plan = read_sweep(plan_file) if plan_file.is_file() else _found_sweep(found)
     arguments = {run.name: run.fit_arguments for run in plan.runs()}

@@ -12,7 +12,7 @@ from weince_lightning.sweeps.commands import Commands
 from weince_lightning.sweeps.execution import RunFailedError, execute
 from weince_lightning.sweeps.folder import RunFolder
 from weince_lightning.sweeps.plan import SweepError
-from weince_lightning.sweeps.processes import CommandProcesses, available_threads
+from weince_lightning.sweeps.processes import CommandProcesses, threads_of_runs
 
 _ENDED_BY_SIGTERM = (-signal.SIGTERM, 128 + signal.SIGTERM)
 
@@ -25,16 +25,18 @@ class ClusterJob:
         folder: Where the run's files lie.
         commands: What trains and evaluates.
         keep_checkpoints: Whether the checkpoints stay once there is a result.
+        threads: Threads of the run, None for all that the job has.
     """
 
     folder: RunFolder
     commands: Commands
     keep_checkpoints: bool
+    threads: int | None = None
     _processes: CommandProcesses | None = None
 
     def __call__(self) -> None:
         """Carry out what is left of the run."""
-        self._processes = CommandProcesses(self.commands, available_threads(1))
+        self._processes = CommandProcesses(self.commands, threads_of_runs(1, self.threads))
         while True:
             try:
                 execute(self.folder, self.commands, self._processes, self.keep_checkpoints)

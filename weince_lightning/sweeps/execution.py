@@ -5,15 +5,18 @@ import shlex
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from weince_lightning.checkpoints import CheckpointError, open_checkpoint
+from weince_lightning.folders import files_below
 from weince_lightning.sweeps import history
 from weince_lightning.sweeps.commands import Command, Commands
 from weince_lightning.sweeps.folder import RunFolder, alone, describe, read_json, write_json
+from weince_lightning.sweeps.loggers import run_loggers
 from weince_lightning.sweeps.processes import CommandProcesses
 
 _VERSIONS = ("torch", "lightning", "weince-lightning")
@@ -66,7 +69,7 @@ def execute(
         if folder.is_done:  # another sweep was
             return read_json(folder.result)
         planned = describe(run, commands.find_layer)
-        seconds = _train(folder, planned, commands.fit, processes)
+        seconds = _train(folder, planned, commands, processes)
         checkpoint = _furthest(folder)
         if checkpoint is None:
             raise RunFailedError(f"there is no checkpoint that can be read in {folder.checkpoints}")
@@ -94,24 +97,26 @@ def execute(
         return result
 
 
-def command_lines(folder: RunFolder, checkpoint_name: str) -> list[str]:
+def command_lines(
+    folder: RunFolder, checkpoint_name: str, find_layer: Callable[[str], str]
+) -> list[str]:
     """Write down what a run does, as one could type it.
 
     Args:
         folder: Where its files lie.
         checkpoint_name: File name of the training's last checkpoint.
+        find_layer: Gives the file behind the name of a layer.
     """
-    fit = _fit_arguments(folder, None)
+    fit = _fit_arguments(folder, None, find_layer)
     evaluate = _evaluate_arguments(folder, folder.checkpoints / checkpoint_name)
     return [shlex.join(["weince", "fit", *fit]), shlex.join(["weince", "evaluate", *evaluate])]
 
 
-def _fit_arguments(folder: RunFolder, checkpoint: Path | None) -> list[str]:
-    logger = {
-        "class_path": "lightning.pytorch.loggers.CSVLogger",
-        "init_args": {"save_dir": str(folder.path), "name": "", "version": ""},
-    }
-    arguments = [*folder.run.fit_arguments, f"--trainer.logger={json.dumps(logger)}"]
+def _fit_arguments(
+    folder: RunFolder, checkpoint: Path | None, find_layer: Callable[[str], str]
+) -> list[str]:
+    loggers = run_loggers(folder, find_layer)
+    arguments = [*folder.run.fit_arguments, f"--trainer.logger={json.dumps(loggers)}"]
     if "trainer.enable_progress_bar" not in folder.run.options:
         arguments.append("--trainer.enable_progress_bar=false")
     if checkpoint is not None:
@@ -124,7 +129,7 @@ def _evaluate_arguments(folder: RunFolder, checkpoint: Path) -> list[str]:
 
 
 def _train(
-    folder: RunFolder, planned: dict[str, Any], fit: Command, processes: CommandProcesses
+    folder: RunFolder, planned: dict[str, Any], commands: Commands, processes: CommandProcesses
 ) -> float:
     """Train to the end; returns the seconds that it took, lost work aside."""
     record = read_json(folder.record) if folder.record.is_file() else {}
@@ -135,7 +140,7 @@ def _train(
     before = 0.0
     if resumed is None or not record:
         shutil.rmtree(folder.checkpoints, ignore_errors=True)
-        for log in folder.path.glob("metrics*.csv"):
+        for log in (*folder.path.glob("metrics*.csv"), *folder.path.glob("events.out.tfevents*")):
             log.unlink()
         resumed = None
     else:
@@ -145,7 +150,8 @@ def _train(
     started = time.time()
     record = {"plan": planned, "started": started, "seconds_before": before, "seconds": None}
     write_json(folder.record, record)
-    _run(folder, "fit", fit, _fit_arguments(folder, resumed), processes)
+    arguments = _fit_arguments(folder, resumed, commands.find_layer)
+    _run(folder, "fit", commands.fit, arguments, processes)
     record["seconds"] = before + time.time() - started
     write_json(folder.record, record)
     return float(record["seconds"])
@@ -173,7 +179,7 @@ def _run(
 def _furthest(folder: RunFolder, is_to_resume: bool = False) -> Path | None:
     """Return the checkpoint of the run that has trained most, by steps and never by numbers."""
     found = []
-    for path in folder.checkpoints.glob("*.ckpt"):
+    for path in files_below(folder.checkpoints, ".ckpt"):
         with suppress(CheckpointError):
             progress = open_checkpoint(path).progress
             # Without a number of epochs a training cannot go on from it.

@@ -67,7 +67,8 @@ def _logs(folder: Path) -> list[Path]:
 
 
 def _read_log(path: Path) -> Iterator[tuple[int, int | None, dict[str, float]]]:
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    with path.open(encoding="utf-8") as file:
+        lines = [*file]
     # A process killed while writing leaves a line that does not end.
     for row in csv.DictReader(line for line in lines if line.endswith("\n")):
         step, epoch = int(row.pop("step")), row.pop("epoch", "")

@@ -13,6 +13,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from weince_lightning.checks import check_integer
 from weince_lightning.sweeps.commands import Command, Commands
 
 
@@ -98,6 +99,24 @@ def available_threads(jobs: int) -> int:
     has_affinity = hasattr(os, "sched_getaffinity")
     count = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     return max(1, count // jobs)
+
+
+def threads_of_runs(jobs: int, threads: int | None = None) -> int:
+    """Decide how many threads each run has.
+
+    Args:
+        jobs: Runs side by side.
+        threads: What was asked for, at least 1; None is what ``OMP_NUM_THREADS`` says, or else a
+            share of the processors.
+
+    Raises:
+        ValueError: If ``threads`` is below 1.
+    """
+    if threads is not None:
+        return check_integer("threads", threads, at_least=1)
+    of_environment = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    is_number = of_environment.isdecimal() and int(of_environment) > 0
+    return int(of_environment) if is_number else available_threads(jobs)
 
 
 def _run(

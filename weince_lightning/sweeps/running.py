@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weince_lightning.sweeps.commands import Commands
 from weince_lightning.sweeps.plan import Sweep
-from weince_lightning.sweeps.processes import CommandProcesses, available_threads
+from weince_lightning.sweeps.processes import CommandProcesses, threads_of_runs
 from weince_lightning.sweeps.reading import read_sweep
 
 if TYPE_CHECKING:  # these import torch, which run_sweep lets another process import meanwhile
@@ -60,7 +60,10 @@ def list_runs(path: str | Path, commands: Commands, output: str | Path | None = 
     for number, folder in enumerate(sweep.folders, 1):
         name = folder.run.name
         lines.append(f"{number}. {name}{' (done)' if folder.is_done else ''}")
-        lines += [f"   {line}" for line in command_lines(folder, sweep.checkpoints[name])]
+        lines += [
+            f"   {line}"
+            for line in command_lines(folder, sweep.checkpoints[name], commands.find_layer)
+        ]
     return lines
 
 
@@ -71,6 +74,7 @@ def run_sweep(
     jobs: int = 1,
     keep_checkpoints: bool = True,
     say: Callable[[str], None] = print,
+    threads: int | None = None,
 ) -> "Outcome":
     """Train and evaluate all runs of a sweep that have no result yet.
 
@@ -84,9 +88,11 @@ def run_sweep(
             ``weince_lightning.cli.sweep_commands``, or your own.
         output: The folder of ``results/`` and ``runs/``; ``sweeps/`` and the name of the file by
             default.
-        jobs: Runs side by side, each with its share of the processors.
+        jobs: Runs side by side.
         keep_checkpoints: Whether checkpoints stay once a run has its result.
-        say: Is called with a line at the start and for each run that has ended.
+        say: Is called with a line at the start, and for each run as it begins and ends.
+        threads: Threads of each run, at least 1; None is what ``OMP_NUM_THREADS`` says, or else an
+            equal share of the processors.
 
     Returns:
         The failures by the runs' names; a failed run does not stop the others. Also the signal that
@@ -99,7 +105,7 @@ def run_sweep(
     """
     plan = read_sweep(path)
     # First: its server imports what the runs need while this process does the same.
-    processes = CommandProcesses(commands, available_threads(jobs))
+    processes = CommandProcesses(commands, threads_of_runs(jobs, threads))
     from weince_lightning.sweeps.scheduling import carry_out
 
     sweep = _check(path, plan, commands, output)
@@ -115,6 +121,7 @@ def submit_sweep(
     keep_checkpoints: bool = True,
     say: Callable[[str], None] = print,
     cluster: str = "slurm",
+    threads: int | None = None,
 ) -> dict[str, str]:
     """Submit all runs of a sweep that have no result yet as jobs of a cluster.
 
@@ -127,6 +134,7 @@ def submit_sweep(
         keep_checkpoints: Whether checkpoints stay once a run has its result.
         say: Is called with a line at the start.
         cluster: submitit's name of the cluster; ``"local"`` and ``"debug"`` need none.
+        threads: Threads of each run, as :func:`run_sweep` takes them.
 
     Returns:
         The cluster's name of the job by the run's name.
@@ -141,7 +149,9 @@ def submit_sweep(
     sweep = _check(path, read_sweep(path), commands, output)
     executor = connect(sweep.output / "slurm", settings, cluster)
     _begin(sweep, say)
-    jobs = [ClusterJob(folder, commands, keep_checkpoints) for folder in sweep.unfinished]
+    if threads is not None:
+        threads = threads_of_runs(1, threads)
+    jobs = [ClusterJob(folder, commands, keep_checkpoints, threads) for folder in sweep.unfinished]
     names = [job.folder.run.name for job in jobs]
     return dict(zip(names, submit(executor, jobs), strict=True))
 

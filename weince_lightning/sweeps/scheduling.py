@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from weince_lightning.sweeps.commands import Commands
@@ -45,14 +46,18 @@ def carry_out(
         processes: Where they run.
         jobs: How many at a time.
         keep_checkpoints: Whether the checkpoints stay once there is a result.
-        say: Takes a line for each run that has come to its end.
+        say: Takes a line for each run that begins or has come to its end.
     """
     failures: dict[str, str] = {}
+    lines = [
+        partial(say, f"{folder.run.name}: run {number} of {len(todo)}, its log is {folder.log}")
+        for number, folder in enumerate(todo, 1)
+    ]
     begin, finished = time.monotonic(), 0
     with _signals(processes) as received, ThreadPoolExecutor(jobs) as pool:
         futures = {
-            pool.submit(_timed, folder, commands, processes, keep_checkpoints): folder
-            for folder in todo
+            pool.submit(_timed, folder, commands, processes, keep_checkpoints, started): folder
+            for folder, started in zip(todo, lines, strict=True)
         }
         for future in as_completed(futures):
             name = futures[future].run.name
@@ -62,20 +67,26 @@ def carry_out(
                 continue
             except (RunFailedError, SweepError, OSError) as error:
                 failures[name] = str(error)
-                say(f"FAILED {name}: {error}")
+                said = f"FAILED {name}: {error}"
             else:
                 finished += 1
                 said = f"{name}: {_duration(seconds)}{_numbers(result['evaluation'])}"
-                left = len(todo) - finished - len(failures)
-                pace = (time.monotonic() - begin) / (finished + len(failures))
-                rest = f"; {left} left, about {_duration(left * pace)}" if left else ""
-                say(f"{said}{rest}")
+            left = len(todo) - finished - len(failures)
+            pace = (time.monotonic() - begin) / (finished + len(failures))
+            rest = f"; {left} left, about {_duration(left * pace)}" if left else ""
+            say(f"{said}{rest}")
     return Outcome(failures, received[0] if received else None, len(todo))
 
 
 def _timed(
-    folder: RunFolder, commands: Commands, processes: CommandProcesses, keep_checkpoints: bool
+    folder: RunFolder,
+    commands: Commands,
+    processes: CommandProcesses,
+    keep_checkpoints: bool,
+    say_started: Callable[[], None],
 ) -> tuple[dict[str, Any], float]:
+    if not processes.is_stopped:
+        say_started()
     begin = time.monotonic()
     return execute(folder, commands, processes, keep_checkpoints), time.monotonic() - begin
 

@@ -8,6 +8,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from weince_lightning.callbacks.loggers import log_histograms, log_picture
+from weince_lightning.callbacks.tail.evidence import WatchedLosses
 from weince_lightning.callbacks.tail.figure import draw_tails
 from weince_lightning.callbacks.tail.pareto import TailShapeLog
 from weince_lightning.callbacks.tail.summary import is_readable, read_picture
@@ -21,8 +22,10 @@ class TailMonitor(Callback):
 
     It looks at the first step of training and at every step whose number is a multiple of
     ``every_n_steps``, counting optimizer steps from 1, and leaves the device alone on all others.
-    It reads the ``terms`` that ``training_step`` returns; a loss without tail evidence (InfoNCE, a
-    loss of another library) gives one warning and nothing else. All processes' anchors count.
+    It reads the ``terms`` that ``training_step`` returns, or else watches the losses of this
+    package in the module at those steps, so any LightningModule may hold them. Under
+    :class:`InfoNCELoss` it shows what WEINCE would see with its default gate. Another library's
+    loss gives one warning and nothing else. All processes' anchors count.
 
     Scalars, for every logger and for other callbacks: ``tail/lambda_mean``, ``tail/lambda_q90``
     (0.9-quantile over the anchors), ``tail/beta_hat_mean``, ``tail/rho_mean`` and
@@ -66,6 +69,9 @@ class TailMonitor(Callback):
         self.figure = figure
         self.fit_threshold = fit_threshold
         self._next_step = 1
+        self._last_step = 0
+        self._stride = 1
+        self._watched = WatchedLosses()
         self._validated: tuple[Any, Any] | None = None
         self._shape = TailShapeLog()
         self._has_warned = False
@@ -77,27 +83,39 @@ class TailMonitor(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start with the first step, or go on in the same rhythm after a resume."""
         self._next_step = self._following(trainer.global_step) if trainer.global_step else 1
+        self._stride = 1
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Watch the losses if this batch may end the step to be logged."""
+        self._last_step = trainer.global_step
+        if self._last_step + self._stride >= self._next_step:
+            self._watched.start(pl_module)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Log the batch's tail evidence if it is this step's turn."""
-        step = trainer.global_step
+        step, seen = trainer.global_step, self._watched.stop()
+        self._stride = max(self._stride, step - self._last_step)
         # Not "step % n": the batches of one accumulated step share its number, and a module with
         # several optimizers counts in larger strides.
         if step < self._next_step:
             return
         self._next_step = self._following(step)
         tail = _tail(outputs)
-        if tail is None:
+        if tail is not None:
+            seen = torch.stack([tail.gate, tail.beta_hat, tail.rho, tail.delta_aic], dim=1)
+        if seen is None:
             self._warn_once(
-                "TailMonitor logs nothing: training_step returned no terms with tail evidence. "
-                "Use WEINCELoss in a ContrastiveModule, or remove the callback."
+                "TailMonitor logs nothing: the module called no WEINCELoss or InfoNCELoss, and "
+                "training_step returned no terms with tail evidence. Use one of them, or remove "
+                "the callback."
             )
             return
         names = ("tail/lambda", "tail/beta_hat", "tail/rho", "tail/delta_aic")
-        columns = [tail.gate, tail.beta_hat, tail.rho, tail.delta_aic]
-        everyone = gather(torch.stack(columns, dim=1)).unbind(dim=1)
+        everyone = gather(seen).unbind(dim=1)
         values = dict(zip(names, everyone, strict=True))
         for name, value in values.items():
             pl_module.log(f"{name}_mean", value.mean(), on_step=True, on_epoch=False)
@@ -106,6 +124,16 @@ class TailMonitor(Callback):
         if trainer.is_global_zero and trainer.loggers:
             numbers = {name: value.cpu().numpy() for name, value in values.items()}
             log_histograms(trainer.loggers, numbers, step)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Watch nothing any more."""
+        self._watched.stop()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Watch nothing any more."""
+        self._watched.stop()
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin with nothing kept."""

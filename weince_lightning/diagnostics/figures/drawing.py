@@ -8,6 +8,7 @@ from weince_lightning.diagnostics.figures.batches import (
     draw_link,
 )
 from weince_lightning.diagnostics.figures.exceedances import draw_exceedances
+from weince_lightning.diagnostics.figures.hardest import draw_hardest
 from weince_lightning.diagnostics.figures.picture import Picture
 from weince_lightning.diagnostics.figures.tail import (
     draw_mean_excess,
@@ -20,6 +21,7 @@ TOPICS = {
     "exceedances": draw_exceedances,
     "gate": draw_gate,
     "gradient_shares": draw_gradient_shares,
+    "hardest": draw_hardest,
     "link": draw_link,
     "mean_excess": draw_mean_excess,
     "quantiles": draw_quantiles,
@@ -36,7 +38,8 @@ def draw(diagnosis: Diagnosis) -> dict[str, Picture]:
 
     Returns:
         Pictures by name, in the order of their names. Without a fit there are no "quantiles", below
-        ten similarities above the threshold no "exceedances", without known positives no "link".
+        ten similarities above the threshold neither "hardest" nor "exceedances", without known
+        positives no "link".
     """
     pictures = {name: drawn(diagnosis) for name, drawn in TOPICS.items()}
     return {name: picture for name, picture in pictures.items() if picture is not None}

@@ -10,6 +10,7 @@ from scipy import stats
 
 from weince_lightning.diagnostics.diagnosis import Diagnosis
 from weince_lightning.diagnostics.figures.picture import Picture, few_ticks, name_below
+from weince_lightning.diagnostics.tables import possible_end
 from weince_lightning.extremes.pareto import MIN_EXCEEDANCES, Floats
 from weince_lightning.extremes.threshold import ThresholdFit
 from weince_lightning.figures import Colors
@@ -55,7 +56,11 @@ def draw_exceedances(diagnosis: Diagnosis) -> Picture | None:
         alt += (
             f"the generalised Pareto fit has the shape ξ = {fit.xi:.3f} and the scale "
             f"{fit.sigma:.4f} and "
-            + ("no end" if fit.endpoint is None else f"ends at {fit.endpoint:.3f}")
+            + (
+                "places no end below 1"
+                if (end := possible_end(fit)) is None
+                else f"ends at {end:.3f}"
+            )
             + f". Beyond the largest similarity the generalised Pareto fit expects "
             f"{at_largest[0]:.2g} more, the exponential one {at_largest[1]:.2g}."
         )
@@ -96,9 +101,9 @@ def _ends(fit: ThresholdFit, colors: Colors) -> list[tuple[float, Look]]:
     """List where the tail may end, each with its look."""
     cap = {"color": colors.ink, "linestyle": ":", "label": "similarity 1, the cap"}
     ends: list[tuple[float, Look]] = [(1.0, cap)]
-    if fit.endpoint is not None:
-        label = f"fitted end, {fit.endpoint:.3f}"
-        ends.append((fit.endpoint, {"color": colors.third, "linestyle": "-.", "label": label}))
+    if (end := possible_end(fit)) is not None:
+        label = f"fitted end, {end:.3f}"
+        ends.append((end, {"color": colors.third, "linestyle": "-.", "label": label}))
     return ends
 
 
