@@ -16,6 +16,7 @@ from weince_lightning.functional.links import (
     weibit_logits,
 )
 from weince_lightning.functional.tails import TailFit, fit_tail, smallest, tail_size
+from weince_lightning.functional.tracing import is_traced
 
 Link = Callable[[Tensor], Tensor]
 """Maps similarities to logits, element by element."""
@@ -77,6 +78,29 @@ def negated_similarities(scores: Scores, out: Tensor | None = None) -> Tensor:
     return scores.fill_excluded_(torch.neg(scores.similarity.detach(), out=out), torch.inf)
 
 
+def smallest_shortfalls(scores: Scores, width: int, spare: Tensor | None = None) -> Tensor:
+    r"""Select the shortfalls :math:`1 - s` of each anchor's hardest negatives, ascending.
+
+    Args:
+        scores: Similarities of a group.
+        width: How many, from 1 to the number of candidates.
+        spare: A tensor like the similarities with any content that may be used; None is a new one.
+
+    Returns:
+        Shape ``(anchors, width)``; ``inf`` where there are fewer negatives.
+    """
+    similarity, columns = scores.similarity, scores.excluded_columns
+    is_read_only = similarity.requires_grad or is_traced()
+    if similarity.is_cpu or is_read_only or scores.excluded_mask is not None:
+        # In place: fresh tensors among results that stay would fragment the memory.
+        return smallest(negated_similarities(scores, spare), width).add_(1)
+    # Elsewhere the selection leaves its argument as it is: no copy, but the columns are put back.
+    excluded = similarity.gather(1, columns)
+    hardest = similarity.scatter_(1, columns, -torch.inf).topk(width).values
+    similarity.scatter_(1, columns, excluded)
+    return 1 - hardest
+
+
 def read_tail(
     scores: Scores,
     spare: Tensor | None = None,
@@ -95,10 +119,8 @@ def read_tail(
         The evidence of the group's anchors.
     """
     width = max(1, tail_size(scores.max_negatives, tail_fraction, min_tail_points))
-    hardest = smallest(negated_similarities(scores, spare), width)
     return fit_tail(
-        # In place: fresh tensors among results that stay would fragment the memory.
-        hardest.add_(1).clamp_min_(SHORTFALL_FLOOR),
+        smallest_shortfalls(scores, width, spare).clamp_min_(SHORTFALL_FLOOR),
         scores.num_negatives,
         scores.max_negatives,
         tail_fraction,

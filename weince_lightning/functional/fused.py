@@ -5,9 +5,9 @@ similarities.
 
 Shapes, for the A anchors of a block and their C candidates (per-anchor negatives included)::
 
-    similarity, logits, exp_logits, delta     (A, C)   delta is the shortfall
+    similarity, logits, shares, delta         (A, C)   delta is the shortfall
     softmax_rate, weibull_power               (A, 1)   a / temperature, and b
-    log_odds, probability, total              (A, 1)   of all negatives together
+    log_odds, probability                     (A, 1)   of all negatives together
     losses                                    (A,)
     of_similarity                             (A, C)   derivatives of the sum of the losses
 """
@@ -58,7 +58,7 @@ def differentiate(
     """Compute the cross-entropies of blended logits, and their derivatives on request.
 
     Args:
-        scores: Similarities of a group; overwritten.
+        scores: Similarities of a group.
         blend: The logits.
         temperature: Positive, dimensionless.
         scratch: The thread's memory.
@@ -68,63 +68,50 @@ def differentiate(
     Returns:
         The same as :func:`~weince_lightning.functional.contrastive.cross_entropy` of the logits.
     """
-    logits, softmax_rate, weibull_power, delta = _blended(
-        scores, blend, temperature, scratch, with_temperature
-    )
+    logits, softmax_rate, weibull_power, delta = _blended(scores, blend, temperature, scratch)
+    similarity, positive = scores.similarity, scores.positive
     if scores.is_labelled:
         losses, of_logits = _several_positives(scores, logits, scratch, with_similarity)
         if of_logits is None:
             return Derivatives(losses)
         of_temperature = None
         if with_temperature:
-            expected = (of_logits * scores.similarity).sum(dim=1, keepdim=True)
+            expected = (of_logits * similarity).sum(dim=1, keepdim=True)
             of_temperature = -(softmax_rate / temperature * expected).sum()
-        rate = softmax_rate
-        if delta is not None and weibull_power is not None:
-            rate = torch.div(weibull_power, _drop_clamped_gradient(delta), out=delta).add_(
-                softmax_rate
-            )
+        rate = _rate(softmax_rate, weibull_power, delta)
         return Derivatives(losses, of_logits.mul_(rate), of_temperature)
 
-    similarity, positive = scores.similarity, scores.positive
     positive_logit = logits.gather(1, positive)
     scores.fill_excluded_(logits, torch.finfo(logits.dtype).min / 2)
     largest = logits.amax(dim=1, keepdim=True)
-    exp_logits = logits.sub_(largest).exp_()
-    total = exp_logits.sum(dim=1, keepdim=True)
+    # Of a negative among the negatives; the largest is one over the sum of exp(logit - largest).
+    shares = torch.softmax(logits, dim=1, out=scratch.take("shares", logits.shape, logits))
     # Log odds of all negatives together against the positive.
-    log_odds = total.log().sub_(positive_logit.sub_(largest))
+    log_odds = (largest - positive_logit).sub_(shares.amax(dim=1, keepdim=True).log_())
     # Above the threshold softplus is its argument, to the last bit.
     losses = softplus(log_odds, threshold=50).squeeze(1)
     if not with_similarity:
         return Derivatives(losses)
 
-    # The probability of all negatives together, and that of one negative per unit of exp_logits.
-    probability = log_odds.sigmoid()
-    probability_per_exp = probability / total
+    probability = log_odds.sigmoid_()  # of all negatives together
     of_temperature = None
     if with_temperature:
-        negatives = probability_per_exp * (exp_logits * similarity).sum(dim=1, keepdim=True)
-        expected = negatives - probability * similarity.gather(1, positive)
+        mean = torch.linalg.vecdot(shares, similarity)[:, None]
+        expected = probability * (mean - similarity.gather(1, positive))
         of_temperature = -(softmax_rate / temperature * expected).sum()
-    rate, positive_rate = softmax_rate * probability_per_exp, softmax_rate
-    if delta is not None and weibull_power is not None:
-        _drop_clamped_gradient(delta)
-        positive_rate = torch.addcdiv(softmax_rate, weibull_power, delta.gather(1, positive))
-        rate = torch.div(weibull_power * probability_per_exp, delta, out=delta).add_(rate)
-    of_positive = (probability * positive_rate).neg_()
-    of_similarity = exp_logits.mul_(rate).scatter_(1, positive, of_positive)
+    softmax_rate *= probability
+    if weibull_power is not None:
+        weibull_power = weibull_power * probability
+    # The positive's share of the derivative is all of it, with the other sign.
+    of_similarity = shares.scatter_(1, positive, -1.0)
+    of_similarity *= _rate(softmax_rate, weibull_power, delta)
     return Derivatives(losses, of_similarity, of_temperature)
 
 
 def _blended(
-    scores: Scores,
-    blend: Blend,
-    temperature: float | Tensor,
-    scratch: Scratch,
-    keep_similarity: bool,
+    scores: Scores, blend: Blend, temperature: float | Tensor, scratch: Scratch
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    r"""Compute logits, in the memory of the similarities unless those must be kept.
+    r"""Compute logits in memory of their own.
 
     Returns:
         The logits, the columns :math:`a / \tau` and :math:`b`, and the shortfalls; the last two
@@ -132,22 +119,28 @@ def _blended(
     """
     similarity = scores.similarity
     softmax_rate = (blend.softmax / temperature)[:, None]
-    weibull_power = delta = None
-    if blend.weibull is not None:
-        weibull_power = blend.weibull[:, None]
-        delta = scratch.take("spare", similarity.shape, similarity)
-        torch.sub(similarity.new_ones(()), similarity, out=delta).clamp_min_(SHORTFALL_FLOOR)
-    logits = similarity.clone() if keep_similarity else similarity
-    logits *= softmax_rate
-    if delta is not None and weibull_power is not None:
-        logs = torch.log(delta, out=scratch.take("logs", similarity.shape, similarity))
-        logits.addcmul_(logs, weibull_power, value=-1)
+    logits = scratch.take("logits", similarity.shape, similarity)
+    if blend.weibull is None:
+        return torch.mul(similarity, softmax_rate, out=logits), softmax_rate, None, None
+    weibull_power = blend.weibull[:, None]
+    delta = scratch.take("spare", similarity.shape, similarity)
+    torch.sub(similarity.new_ones(()), similarity, out=delta).clamp_min_(SHORTFALL_FLOOR)
+    if delta.is_cpu:  # there one operation for both takes three times as long
+        torch.log(delta, out=logits).mul_(-weibull_power)
+    else:
+        torch.xlogy(-weibull_power, delta, out=logits)
+    logits.addcmul_(similarity, softmax_rate)
     return logits, softmax_rate, weibull_power, delta
 
 
-def _drop_clamped_gradient(delta: Tensor) -> Tensor:
-    """Set clamped shortfalls to infinity, in place: ``weibull_power / delta`` is 0 there."""
-    return torch.threshold_(delta, SHORTFALL_FLOOR, torch.inf)
+def _rate(softmax_rate: Tensor, weibull_power: Tensor | None, delta: Tensor | None) -> Tensor:
+    """Derivative of the logits by the similarities, in the memory of the shortfalls."""
+    if delta is None or weibull_power is None:
+        return softmax_rate
+    torch.threshold_(delta, SHORTFALL_FLOOR, torch.inf)  # a clamped shortfall has no derivative
+    if delta.is_cpu:  # there one operation for both takes four times as long
+        return torch.div(weibull_power, delta, out=delta).add_(softmax_rate)
+    return torch.addcdiv(softmax_rate, weibull_power, delta, out=delta)
 
 
 def _several_positives(
@@ -163,7 +156,7 @@ def _several_positives(
         scratch: The thread's memory.
         with_derivatives: Whether to compute them.
     """
-    target = scratch.take("logs", logits.shape, logits).copy_(scores.positives)
+    target = scratch.take("shares", logits.shape, logits).copy_(scores.positives)
     count = target.sum(dim=1, keepdim=True)
     target /= count.clamp_min(1)
     logits.scatter_(1, scores.excluded_columns, torch.finfo(logits.dtype).min / 2)

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from weince_lightning.functional.tails import TailFit, smallest
+from weince_lightning.functional.tails import TailFit, has_numbers, smallest
 
 Signals = Literal["both", "rho", "aic"]
 
@@ -26,7 +26,9 @@ def reference_hardness(rho: Tensor, quantile: float) -> Tensor:
         tensor(0.2000)
     """
     place = round(quantile * (len(rho) - 1))
-    return smallest(rho[None].clone(), place + 1)[0, place]
+    if has_numbers(rho):
+        return smallest(rho[None].clone(), place + 1)[0, place]
+    return rho.kthvalue(place + 1).values
 
 
 def tail_gate(
@@ -66,6 +68,8 @@ def tail_gate(
         by_rho, by_aic = fit.rho <= rho0 + slack, fit.delta_aic >= aic_margin
     else:
         by_rho = (rho0 / fit.rho).log_().mul_(kappa_rho).sigmoid_()
-        by_aic = (fit.delta_aic - aic_margin).mul_(kappa_aic).sigmoid_()
+        # kappa * delta - kappa * margin
+        scaled = torch.rsub(fit.delta_aic, -kappa_aic * aic_margin, alpha=-kappa_aic)
+        by_aic = scaled.sigmoid_()
     gate = {"both": by_rho * by_aic, "rho": by_rho, "aic": by_aic}[signals]
     return gate.to(fit.rho.dtype).masked_fill_(fit.num_points < 2, 0.0)

@@ -115,6 +115,11 @@ def fit_tail(
     return TailFit(beta_hat, r_squared, delta_aic, rho, num_points)
 
 
+def has_numbers(tensor: Tensor) -> bool:
+    """Whether NumPy may read a tensor without waiting for a device."""
+    return tensor.is_cpu and not is_traced()
+
+
 def smallest(values: Tensor, width: int) -> Tensor:
     """Select the smallest values of each row, ascending.
 
@@ -125,7 +130,7 @@ def smallest(values: Tensor, width: int) -> Tensor:
     Returns:
         Shape ``(rows, width)``.
     """
-    if not values.is_cpu or is_traced():
+    if not has_numbers(values):
         return values.topk(width, largest=False, sorted=True).values
     # NumPy sorts and selects with vector instructions, several times as fast as topk. Short rows
     # are sorted faster than selected from.
@@ -246,7 +251,7 @@ class _Lines(NamedTuple):
         residual = torch.addcmul(self.responses, slope[:, :, None], x, value=-1)
         sse = torch.linalg.vecdot(residual, residual).clamp_min_(_FLOOR)
         r_squared = (1 - sse[0] / self.total).clamp_min_(0)
-        log_sse = torch.where(slope <= 0, sse + _WRONG_SIGN, sse).log_()
+        log_sse = sse.add_(slope <= 0, alpha=_WRONG_SIGN).log_()
         return slope[0].clamp_min(0), r_squared, self.num_points * (log_sse[1] - log_sse[0])
 
 
