@@ -228,7 +228,7 @@ def test_a_test_set_is_no_class_where_train_is_absent(photos, name):
 def test_train_alone_is_not_divided(tmp_path):
     save(tmp_path, *(f"train/{number}.png" for number in range(30)))
     assert len(contents(tmp_path)) == 30
-    with pytest.raises(MissingDataError, match="must hold val, got no such file"):
+    with pytest.raises(MissingDataError, match="must hold test, got no such file"):
         sources.read_image_folder(tmp_path, "test")
 
 

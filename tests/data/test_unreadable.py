@@ -75,7 +75,7 @@ def test_headers_are_checked_before_the_training_and_name_the_mend(photos):
     for shown in ("train/3.png (cannot", "train/4.tif (mode F, whose", "train/5.jpg (cannot"):
         assert shown in text
     assert "6.png" not in text
-    assert "--data.skip_unreadable true" in text
+    assert "skip_unreadable=True" in text
     (photos / "train" / "8.png").write_bytes(b"")
     with pytest.raises(MissingDataError, match=r"got 4 of 20 .* and 1 more\. Replace"):
         images(photos).setup("fit")

@@ -292,7 +292,7 @@ def test_the_verdict_says_that_ids_were_used():
     rows = np.random.default_rng(0).standard_normal((100, 6))
     ids = np.arange(100) // 5
     findings = " ".join(pronounce(diagnose(Embeddings(rows, ids=ids))).findings)
-    assert "By their ids the 100 samples show 20 different things" in findings
+    assert "By the ids or labels beside them the 100 samples show 20 different things" in findings
 
 
 def test_the_verdict_says_how_many_dimensions_are_filled():

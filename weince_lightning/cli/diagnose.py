@@ -20,6 +20,7 @@ from weince_lightning.cli.messages import say
 from weince_lightning.cli.parser import ConciseParser
 from weince_lightning.cli.run_files import shown
 from weince_lightning.cli.wording import in_words_of_options
+from weince_lightning.data.images import MissingDataError
 from weince_lightning.diagnostics import Diagnosis, diagnose, diagnose_encoder, pronounce
 from weince_lightning.diagnostics.embedding_files import (
     NO_IDS,
@@ -83,7 +84,8 @@ def diagnose_source(arguments: Sequence[str]) -> None:
         arguments: What stands after ``diagnose``.
 
     Raises:
-        UsageError: If the arguments or the embeddings make no sense.
+        UsageError: If the arguments make no sense.
+        SystemExit: With status 1 if the embeddings or images cannot be diagnosed, 130 after Ctrl-C.
     """
     parser = _parser()
     show_help_if_asked(parser, arguments)
@@ -100,7 +102,12 @@ def diagnose_source(arguments: Sequence[str]) -> None:
         page = write_report(found, folder, source)
     except EXPECTED as error:
         text = in_words_of_options(in_words_of_command(error, _ARGUMENTS), parser.keys)
-        raise UsageError(text if source in text else f"{source}: {text}") from error
+        text = text if source in text else f"{source}: {text}"
+        is_of_data = Path(source).is_file() and not isinstance(error, OSError)
+        if is_of_data and not text.startswith(("--", f"{source}: --")):
+            sys.stderr.write(f"weince: error: {text}\n")
+            raise SystemExit(1) from error
+        raise (error if isinstance(error, MissingDataError) else UsageError(text)) from error
     except KeyboardInterrupt:
         sys.stderr.write("\nweince: interrupted; nothing was written.\n")
         raise SystemExit(130) from None

@@ -67,13 +67,14 @@ def embed(arguments: Sequence[str]) -> None:
         text = in_words_of_command(error, _ARGUMENTS)
         kind = FileNotFoundError if isinstance(error, FileNotFoundError) else UsageError
         raise kind(text.replace("set force", "set --force")) from error
-    about = "and paths"
+    about, option = "and paths", ""
     if found.labels is not None:
         classes = {*found.labels.tolist()} - {UNKNOWN_LABEL}
         about = f"paths and labels ({len(classes)} class folders)"
+        option = " --ids none"  # a training without labels takes all for negatives
     say(
         f"\nWrote features {tuple(found.features.shape)}, {about} to {shown(to)}\n"
-        f"Is WEINCE worth trying?\n  weince diagnose {shown(to)}\n"
+        f"Is WEINCE worth trying?\n  weince diagnose {shown(to)}{option}\n"
     )
 
 

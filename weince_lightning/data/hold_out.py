@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
+from lightning.pytorch.utilities import rank_zero_warn
 from numpy.typing import NDArray
 
 from weince_lightning.functional.splits import stratified_split
@@ -87,7 +88,13 @@ def split_ids(
         return stratified_split(labels, fraction, seed)
     _, first, group = np.unique(ids, return_index=True, return_inverse=True)
     # A group counts as its first image, whatever its size.
-    in_second = np.isin(group, stratified_split(labels[first], fraction, seed)[1])
+    second = stratified_split(labels[first], fraction, seed)[1]
+    if len(second) == 1:
+        rank_zero_warn(
+            f"val_fraction must leave two different things for validation, got {fraction} of "
+            f"{len(first)} by id_pattern: images of one are no negatives, and val/loss is 0."
+        )
+    in_second = np.isin(group, second)
     return np.flatnonzero(~in_second), np.flatnonzero(in_second)
 
 

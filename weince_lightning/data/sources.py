@@ -144,7 +144,8 @@ def read_image_folder(data_dir: Path, split: str, id_pattern: str | None = None)
     has_splits = (data_dir / "train").is_dir()
     folder = data_dir / "train" if has_splits else data_dir
     if has_splits and split == "test":
-        folder = data_dir / ("test" if (data_dir / "test").is_dir() else "val")
+        folder = next((data_dir / name for name in ("test", "val") if (data_dir / name).is_dir()),
+                      data_dir / "test")  # fmt: skip
         _require(data_dir, [folder.name])
     left_out: Counter[str] = Counter()
     files = [(path, -1) for path in image_files(folder, left_out, nested=False)]
@@ -180,13 +181,18 @@ def read_image_folder(data_dir: Path, split: str, id_pattern: str | None = None)
 
 def image_folder_classes(data_dir: Path) -> list[str]:
     """List the classes of an image folder: the folders in ``train``, or else those with images."""
+    if not data_dir.is_dir():
+        found = "a file" if data_dir.exists() else "no such folder"
+        raise MissingDataError(
+            f"{data_dir.resolve()} must hold images, as data_dir says, got {found}."
+        )
     if (data_dir / "train").is_dir():
         return class_folders(data_dir / "train")
-    folders = class_folders(data_dir) if data_dir.is_dir() else []
+    folders = class_folders(data_dir)
     classes = [name for name in folders if has_images(data_dir / name)]
     # A test set is no class: a folder that holds one lacks its training images.
     has_split = any(name.lower() in SPLITS for name in folders)
-    if has_split or not (data_dir.is_dir() and has_images(data_dir)):
+    if has_split or not has_images(data_dir):
         _require(data_dir, ["train"])
     return classes
 

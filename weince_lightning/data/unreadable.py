@@ -26,7 +26,7 @@ def check_headers(images: ImageFiles, folder: Path) -> None:
         raise MissingDataError(
             f"{folder.resolve()} must hold images that can be read, got {len(faults)} of "
             f"{len(images)} files that cannot: {shown}. Replace or remove them, or leave them out: "
-            "--data.skip_unreadable true on the command line, skip_unreadable=True in Python."
+            "skip_unreadable=True."
         )
 
 

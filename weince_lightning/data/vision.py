@@ -1,5 +1,6 @@
 """One Lightning data module for every data set of the table."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -199,12 +200,17 @@ class VisionData(SeededData):
                 self._read(self._table_row.pretraining_split)
             return
         # Here all processes come by; whoever asks for a loader later may be alone.
-        split = "train" if stage in ("fit", "validate") else "test"
-        images = cast(ImageFiles, self._list(split))
-        if self.skip_unreadable:
-            self._unreadable.find(images, split, self.trainer)
-        else:
-            check_headers(images, self.data_dir)
+        splits = ["train"] if stage in ("fit", "validate") else ["test"]
+        if stage == "fit" and not self.skip_unreadable:
+            with suppress(MissingDataError):  # not every training has a test set
+                self._list("test")
+                splits.append("test")
+        for split in splits:
+            images = cast(ImageFiles, self._list(split))
+            if self.skip_unreadable:
+                self._unreadable.find(images, split, self.trainer)
+            else:
+                check_headers(images, self.data_dir)
 
     def state_dict(self) -> dict[str, Any]:
         """The seed of the training run, and the files that are left out."""

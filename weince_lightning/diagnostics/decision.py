@@ -151,24 +151,22 @@ def _against(fit: ThresholdFit, against: Diagnosis, diagnosis: Diagnosis, source
 def _why_not_judged(diagnosis: Diagnosis, source: str) -> Decision | None:
     """Find out whether there are enough similarities, and of different things."""
     fit = diagnosis.threshold
-    share = count_copies(diagnosis) / max(fit.num_exceedances, 1)
+    rows = math.ceil(math.sqrt(2 * MIN_EXCEEDANCES / (1 - fit.quantile))) + 1
+    samples = diagnosis.embeddings.num_samples
+    if samples < rows and not _is_enough(fit):
+        return _more_rows(f"{samples:,} rows are too few to judge by", source, f"{rows:,}")
+    share = min(1.0, count_copies(diagnosis) / max(fit.num_exceedances, 1))
     if share > MOST_COPIES:
         # An encoder's samples have no ids that could be given.
-        second = _second(diagnosis) if _is_encoder(diagnosis) else "--ids ids.npy"
+        second, purpose = _without_copies(diagnosis)
         return Decision(
             "cannot tell",
             f"{_percent(share)} of the hardest pairs of negatives are nearly copies of each other, "
             "so that the rest cannot be judged: duplicates in the data, or a collapsed encoder",
             _command(source, second),
-            "shows whether the data or the training made them so"
-            if _is_encoder(diagnosis)
-            else "joins copies: ids.npy holds an integer for each row, equal for copies",
+            purpose,
         )
     if fit.xi is None or not _is_enough(fit):
-        rows = math.ceil(math.sqrt(2 * MIN_EXCEEDANCES / (1 - fit.quantile))) + 1
-        samples = diagnosis.embeddings.num_samples
-        if samples < rows:
-            return _more_rows(f"{samples:,} rows are too few to judge by", source, f"{rows:,}")
         return Decision(
             "cannot tell",
             "the hardest negatives follow no curve by which it could be judged where they stop",
@@ -176,6 +174,18 @@ def _why_not_judged(diagnosis: Diagnosis, source: str) -> Decision | None:
             "judges by another part of the pairs",
         )
     return None
+
+
+def _without_copies(diagnosis: Diagnosis) -> tuple[str, str]:
+    """Return the option of the next command where there are copies, and what it is for."""
+    if not _is_encoder(diagnosis):
+        return (
+            "--ids ids.npy",
+            "joins copies: ids.npy holds an integer for each row, equal for copies",
+        )
+    if diagnosis.against is None:
+        return _second(diagnosis), "shows whether the data or the training made them so"
+    return _second(diagnosis), "once more, when the data hold no copies"
 
 
 def _why_no_change(diagnosis: Diagnosis, source: str) -> Decision | None:

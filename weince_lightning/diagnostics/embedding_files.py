@@ -160,7 +160,7 @@ def _read(source: Path | Checkpoint) -> Mapping[str, Array]:
     path = _path_of(source)
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "is not there"
-        raise ValueError(f"{path} {what}: give a file of embeddings.")
+        raise FileNotFoundError(f"{path} {what}: give a file of embeddings.")
     suffix = path.suffix.lower()
     if suffix in _OF_NUMPY:
         return _read_numpy(path)

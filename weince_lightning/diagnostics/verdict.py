@@ -59,7 +59,7 @@ def pronounce(diagnosis: Diagnosis, source: str = "SOURCE") -> Verdict:
     """
     decision = decide(diagnosis, source)
     sentences = (
-        _shape, _against, _rank, _endpoint, _goodness, _spread, _gradient, _link, _copies, _ids,
+        _ids, _shape, _against, _rank, _endpoint, _goodness, _spread, _gradient, _link, _copies,
         _duplicates,
     )  # fmt: skip
     findings = [sentence(diagnosis) for sentence in sentences]
@@ -198,10 +198,11 @@ def _ids(diagnosis: Diagnosis) -> str:
     if unknown == diagnosis.embeddings.num_samples:
         return ""
     return (
-        f"By their ids the {diagnosis.embeddings.num_samples:,} samples show "
+        f"By the ids or labels beside them the {diagnosis.embeddings.num_samples:,} samples show "
         f"{int(diagnosis.census.labels.max()) + 1:,} different things"
         + (f", each of {unknown:,} unknown ones counted as one" if unknown else "")
-        + "; samples of one are not counted as negatives of each other."
+        + "; samples of one are not counted as negatives of each other. With --ids none they are, "
+        "as in a training without labels."
     )
 
 
