@@ -31,6 +31,7 @@ from weince_lightning.module.optimizers import (
 from weince_lightning.module.random_states import random_states, restore_random_states
 from weince_lightning.module.steps import LoggingModule
 from weince_lightning.networks import build_encoder, feature_dimension, projection_head
+from weince_lightning.networks.encoders import EncoderName
 
 
 class ContrastiveModule(LoggingModule):
@@ -112,8 +113,8 @@ class ContrastiveModule(LoggingModule):
 
     def __init__(
         self,
-        # A module first: what can be imported is no name.
-        backbone: nn.Module | str = "resnet18",
+        # A module before other names: what can be imported is none.
+        backbone: EncoderName | nn.Module | str = "resnet18",
         loss: nn.Module | Callable[[Tensor, Tensor], Tensor] | None = None,
         in_channels: int = 3,
         image_size: int = 32,

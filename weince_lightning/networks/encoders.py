@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,10 @@ from weince_lightning.checks import did_you_mean
 from weince_lightning.networks.hubs import timm_model, torchvision_model
 from weince_lightning.networks.resnets import resnet18, resnet18_slim, resnet50
 from weince_lightning.networks.vision_transformer import vit_small
+
+EncoderName = Literal["convnet", "resnet18", "resnet18_slim", "resnet50", "vit_small"]
+"""Names without further parts. As a type of their own, the command line need not search for classes
+of these names among all modules that there are, which takes as long as all else that it parses."""
 
 
 def build_encoder(
