@@ -105,7 +105,7 @@ def test_a_training_from_weights_resumes_to_the_last_bit_without_their_file(fold
     (whole,), (stopped,) = (list(Path("runs").rglob(f"version_{i}/**/*.ckpt")) for i in (0, 1))
     Path("start.ckpt").unlink()
     main(["fit", f"--ckpt_path={stopped}", "--trainer.max_steps=4"])
-    (resumed,) = Path("runs").rglob("version_2/**/*step=4*.ckpt")
+    (resumed,) = Path("runs").rglob("version_1/**/*step=4*.ckpt")
     states = [torch.load(path)["state_dict"] for path in (whole, resumed)]
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
     torch.use_deterministic_algorithms(False)

@@ -51,7 +51,9 @@ def trains(work, name):
 
 def evaluates(work, name):
     log = work.run(name) / "log.txt"
-    return lambda: log.is_file() and "weince evaluate" in log.read_text()
+    # With the time before it: the training proposes an evaluation too.
+    begins = re.compile(r"^\d{4}-.*  weince evaluate", re.MULTILINE)
+    return lambda: log.is_file() and begins.search(log.read_text()) is not None
 
 
 def finished_one(work, name):
