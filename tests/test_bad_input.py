@@ -1,4 +1,4 @@
-"""What people mistype: one line that names the option, the file and line, and the mend."""
+"""Mistyped input: one line that names the option, the file and line, and the mend."""
 
 import re
 

@@ -1,6 +1,7 @@
 """Encoders by name, any module as encoder, and the projection head."""
 
 import sys
+from typing import get_args
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from weince_lightning.networks import (
     resnet50,
     vit_small,
 )
+from weince_lightning.networks.encoders import ENCODERS, EncoderName
 
 FEATURES = {
     "convnet": 512,
@@ -232,3 +234,7 @@ def test_timm_that_is_not_installed_is_asked_for(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install weince-lightning\[timm\]"):
         build_encoder("timm:resnet18")
+
+
+def test_the_type_of_names_lists_every_encoder():
+    assert {*get_args(EncoderName)} == ENCODERS.keys()

@@ -1,4 +1,4 @@
-"""What a sweep decides for each of its runs: threads, loggers, the checkpoint that counts."""
+"""Decisions of a sweep for each of its runs: threads, loggers, the checkpoint that counts."""
 
 import pytest
 from sweep_folders import RUNS, SWEEP

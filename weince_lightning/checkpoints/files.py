@@ -21,7 +21,7 @@ from weince_lightning.checks import import_extra
 
 _REFUSED_CLASS = re.compile(r"GLOBAL (\S+) was not an allowed global")
 KEYWORDS = ("best", "last", "hpc", "registry")
-"""What Lightning takes in place of a checkpoint's path."""
+"""Keywords that Lightning takes in place of a checkpoint's path."""
 
 # What reading damaged bytes has been seen to raise: those of a pickle are instructions.
 _DAMAGE = (

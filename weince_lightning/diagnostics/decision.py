@@ -26,7 +26,7 @@ directions shift the shape by more than ``MARGIN``."""
 NEAR_COPY = 0.999
 """Similarity from which two rows are nearly copies: noise of 4 % of the length of a row."""
 MARGIN = 0.1
-"""How much shorter than another a tail must be to matter: the mildest short tail of
+"""Least difference in shape between tails that matters: the mildest short tail of
 ``docs/results/tails``, that of the EfficientNet, is 0.09 below uniform directions."""
 NEAR_ONE = 0.9
 """Least end of the tail: below it the Weibit's slope 1 / (1 - s) stays under 10, that of a softmax
