@@ -195,13 +195,17 @@ class VisionData(SeededData):
     def setup(self, stage: str) -> None:
         """Draw the seed of a training run; find missing data, and files that cannot be read."""
         super().setup(stage)
+        # An evaluation calls this too, and needs neither the unlabelled images of stl10, which are
+        # gigabytes, nor a check of the test images twice.
+        is_training = stage == "fit" and self.trainer is not None
         if self.dataset != "image_folder":
-            if stage == "fit":
-                self._read(self._table_row.pretraining_split)
+            pretraining_split = self._table_row.pretraining_split
+            if is_training or (stage == "fit" and pretraining_split == "train"):
+                self._read(pretraining_split)
             return
         # Here all processes come by; whoever asks for a loader later may be alone.
         splits = ["train"] if stage in ("fit", "validate") else ["test"]
-        if stage == "fit" and not self.skip_unreadable:
+        if is_training and not self.skip_unreadable:
             with suppress(MissingDataError):  # not every training has a test set
                 self._list("test")
                 splits.append("test")
